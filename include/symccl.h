@@ -1,0 +1,310 @@
+/*
+ * symccl: collective communication over symmetric windows. The host C API.
+ *
+ * The calls follow NCCL's C API: where a name, an argument order or a meaning has an NCCL
+ * counterpart it is the same, so `nccl` -> `symccl` is most of a port. The differences are said
+ * at each call.
+ *
+ * Result: every call returns symcclSuccess (0) or the reason it failed; outputs are written only
+ * on success. symcclGetLastError() has the sentence that names the argument, the rank, the peer
+ * and what to do.
+ *
+ * Collective calls ("collective" below) must be made by every rank of the communicator, in the
+ * same order on all ranks. Local calls concern the calling rank alone.
+ *
+ * Threads: different communicator handles may be used from different threads at the same time.
+ * One handle may be used by one thread at a time, except symcclCommAbort(),
+ * symcclCommGetAsyncError() and symcclGetLastError(), which any thread may call at any time
+ * before the handle is destroyed.
+ *
+ * Fork: a communicator belongs to the process that made it. In a forked child every call on it
+ * returns symcclInvalidUsage; the parent is not disturbed.
+ */
+#ifndef SYMCCL_H
+#define SYMCCL_H
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SYMCCL_MAJOR 0
+#define SYMCCL_MINOR 1
+#define SYMCCL_PATCH 0
+/* One number that grows with every release: major * 10000 + minor * 100 + patch. */
+#define SYMCCL_VERSION_CODE (SYMCCL_MAJOR * 10000 + SYMCCL_MINOR * 100 + SYMCCL_PATCH)
+
+#define SYMCCL_API __attribute__((visibility("default")))
+
+/* What a call returns. The values 0 to 8 are NCCL's. */
+typedef enum {
+	symcclSuccess = 0,
+	symcclUnhandledCudaError = 1, /* the CUDA driver refused something */
+	symcclSystemError = 2,        /* a system call failed: memory, descriptors, sockets */
+	symcclInternalError = 3,      /* a bug in symccl */
+	symcclInvalidArgument = 4,    /* one argument is wrong by itself */
+	symcclInvalidUsage = 5,       /* the arguments are fine, the call is not (here, now, so) */
+	symcclRemoteError = 6,        /* a peer died, aborted or reported the failure */
+	symcclInProgress = 7,         /* not finished yet: poll */
+	symcclTimeout = 8,            /* a peer did not come within the deadline */
+	symcclNumResults = 9
+} symcclResult_t;
+
+/* Element types. The values are NCCL's. */
+typedef enum {
+	symcclInt8 = 0,
+	symcclChar = 0,
+	symcclUint8 = 1,
+	symcclInt32 = 2,
+	symcclInt = 2,
+	symcclUint32 = 3,
+	symcclInt64 = 4,
+	symcclUint64 = 5,
+	symcclFloat16 = 6,
+	symcclHalf = 6,
+	symcclFloat32 = 7,
+	symcclFloat = 7,
+	symcclFloat64 = 8,
+	symcclDouble = 8,
+	symcclBfloat16 = 9,
+	symcclFloat8e4m3 = 10,
+	symcclFloat8e5m2 = 11,
+	symcclNumTypes = 12
+} symcclDataType_t;
+
+/* Reduction operators. The values are NCCL's; docs/semantics.md says what each computes, bit for
+ * bit. */
+typedef enum {
+	symcclSum = 0,
+	symcclProd = 1,
+	symcclMax = 2,
+	symcclMin = 3,
+	symcclAvg = 4,
+	symcclNumOps = 5
+} symcclRedOp_t;
+
+/* Where a communicator's buffers live. */
+typedef enum {
+	symcclDeviceAuto = 0, /* SYMCCL_DEVICE, else CUDA where a usable GPU is found, else host */
+	symcclDeviceHost = 1, /* CPU memory */
+	symcclDeviceCuda = 2  /* the calling thread's current CUDA device */
+} symcclDeviceType_t;
+
+typedef struct symcclComm *symcclComm_t;
+typedef struct symcclWindow *symcclWindow_t;
+typedef struct symcclRequest *symcclRequest_t;
+
+/* A CUstream / cudaStream_t for a CUDA communicator. On the host backend NULL is the only value
+ * and means: the calling thread does the work, and the call returns when it is done. */
+typedef struct symcclStream *symcclStream_t;
+
+/* Names a communicator to be: the addresses of its rendezvous and a 128-bit secret. Opaque; send
+ * it to the other ranks over a channel you trust. */
+#define SYMCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+	char internal[SYMCCL_UNIQUE_ID_BYTES];
+} symcclUniqueId;
+
+/* Options of one communicator. Fill with SYMCCL_CONFIG_INITIALIZER, then set fields; a field left
+ * alone takes the value of its environment variable, else its default. A set field beats the
+ * environment. Callers built against an older, shorter struct are accepted. */
+typedef struct {
+	size_t size;               /* sizeof(symcclConfig_t) as the caller was compiled */
+	unsigned int magic;        /* SYMCCL_CONFIG_MAGIC */
+	unsigned int version;      /* SYMCCL_VERSION_CODE */
+	int blocking;              /* 1: calls return when done (default). Only 1 for now */
+	int minCTAs;               /* least and most workers of a rank on the data path; */
+	int maxCTAs;               /* SYMCCL_MIN_CTAS, SYMCCL_MAX_CTAS */
+	const char *commName;      /* shown in logs and errors; copied */
+	symcclDeviceType_t device; /* which memory; must be equal on all ranks */
+} symcclConfig_t;
+
+#define SYMCCL_CONFIG_MAGIC 0x53594d43u
+#define SYMCCL_UNDEF_INT INT_MIN
+#define SYMCCL_CONFIG_INITIALIZER                                                                  \
+	{                                                                                          \
+		sizeof(symcclConfig_t), SYMCCL_CONFIG_MAGIC, SYMCCL_VERSION_CODE,                  \
+			SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, NULL,                \
+			symcclDeviceAuto                                                           \
+	}
+
+/* ---- Library ---------------------------------------------------------------------------- */
+
+/* Version of the library in use, as SYMCCL_VERSION_CODE. Local, any thread.
+ * Return: symcclInvalidArgument when version is NULL. */
+SYMCCL_API symcclResult_t symcclGetVersion(int *version);
+
+/* A constant sentence for a result code; never NULL, also for values outside the enum. */
+SYMCCL_API const char *symcclGetErrorString(symcclResult_t result);
+
+/* What the last failing call said. With a communicator: the last error of that communicator, on
+ * whatever thread; with NULL: the last error of the calling thread. "" when there was none. The
+ * text is the caller thread's until its next symccl call. */
+SYMCCL_API const char *symcclGetLastError(symcclComm_t comm);
+
+/* ---- Communicators ---------------------------------------------------------------------- */
+
+/* Make an id and start its rendezvous in this process, on the address and port that the log
+ * (SYMCCL_DEBUG=info) shows; SYMCCL_SOCKET_IFNAME chooses the interface. One rank calls this and
+ * hands the id to the others. An id makes one communicator. Local, any thread, does not block.
+ * Return: symcclSystemError when no interface or no port can be had. */
+SYMCCL_API symcclResult_t symcclGetUniqueId(symcclUniqueId *id);
+
+/* Where this process stands in the job that started it. */
+typedef struct {
+	int rank, nranks;           /* in the job */
+	int localRank, localNranks; /* on this node; -1 when the launcher does not say */
+	symcclUniqueId id;          /* usable on every rank for one symcclCommInitRank at a time */
+	char launcher[32];          /* "env", "torchrun", "openmpi", "pmix", "slurm" */
+} symcclLaunch_t;
+
+/* Read rank, size and rendezvous from the environment: SYMCCL_RANK, SYMCCL_NRANKS and
+ * SYMCCL_COMM_ID=host:port; torchrun's RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; Open MPI's,
+ * PMIx's or Slurm's variables for rank and size together with SYMCCL_COMM_ID. Local.
+ * Return: symcclInvalidUsage when no launcher is recognised or it leaves something out; the error
+ * names the variable. */
+SYMCCL_API symcclResult_t symcclGetLaunch(symcclLaunch_t *launch);
+
+/* Join a communicator of nranks ranks as rank (0 <= rank < nranks). Collective over all holders
+ * of the id; blocks until all have come, at most SYMCCL_SETUP_TIMEOUT seconds. Ranks may be
+ * processes, threads of one process, or both. Inside a group the call is queued and *comm is
+ * written by symcclGroupEnd(), so one thread may create several ranks.
+ * Return: symcclInvalidArgument for a bad rank, size or id; symcclInvalidUsage when ranks disagree
+ * (size, version, device, two ranks with one number); symcclTimeout naming the ranks that did
+ * not come; symcclRemoteError when one died. */
+SYMCCL_API symcclResult_t symcclCommInitRank(
+	symcclComm_t *comm, int nranks, symcclUniqueId id, int rank);
+/* The same with options; config may be NULL. */
+SYMCCL_API symcclResult_t symcclCommInitRankConfig(
+	symcclComm_t *comm, int nranks, symcclUniqueId id, int rank, const symcclConfig_t *config);
+
+/* Free the communicator, its windows and its part of every mapping. Collective in order, but does
+ * not wait for peers longer than they need to leave the last call; after an asynchronous error it
+ * does not wait at all. Requests still in flight fail. NULL is accepted. */
+SYMCCL_API symcclResult_t symcclCommDestroy(symcclComm_t comm);
+
+/* Stop everything on the communicator, here and at the peers, and free it. Any thread, at any
+ * time; a collective that runs in another thread returns symcclRemoteError within a second, and
+ * must have returned before the handle's memory goes (symcclCommAbort waits for that). Peers get
+ * an asynchronous error that names this rank. */
+SYMCCL_API symcclResult_t symcclCommAbort(symcclComm_t comm);
+
+/* The communicator's asynchronous state: symcclSuccess, or the error that stopped it (a peer's
+ * death, an abort, a deadline); once not symcclSuccess, every later call returns it. Any thread. */
+SYMCCL_API symcclResult_t symcclCommGetAsyncError(symcclComm_t comm, symcclResult_t *async);
+
+SYMCCL_API symcclResult_t symcclCommCount(symcclComm_t comm, int *nranks);
+SYMCCL_API symcclResult_t symcclCommUserRank(symcclComm_t comm, int *rank);
+/* The CUDA device of this rank, or -1 on the host backend. */
+SYMCCL_API symcclResult_t symcclCommCuDevice(symcclComm_t comm, int *device);
+/* Which memory this communicator works on: never symcclDeviceAuto. */
+SYMCCL_API symcclResult_t symcclCommDeviceType(symcclComm_t comm, symcclDeviceType_t *type);
+
+/* ---- Groups ----------------------------------------------------------------------------- */
+
+/* Calls between Start and the matching End are queued and run by the outermost End, which returns
+ * the first failure. They may concern several communicators, also several ranks of one. Groups
+ * nest and belong to the calling thread. Registrations of one group are one set: all succeed or
+ * all are undone. */
+SYMCCL_API symcclResult_t symcclGroupStart(void);
+SYMCCL_API symcclResult_t symcclGroupEnd(void);
+
+/* ---- Memory and windows ----------------------------------------------------------------- */
+
+/* Allocate memory that can become a window: zeroed, present, page aligned, at least size bytes
+ * (rounded up to the backend's granularity). symcclMemAlloc takes the device that
+ * symcclDeviceAuto stands for. Local, any thread.
+ * Return: symcclInvalidArgument for size 0 or NULL; symcclSystemError when memory, a memory
+ * limit or the descriptor table is exhausted. */
+SYMCCL_API symcclResult_t symcclMemAlloc(void **ptr, size_t size);
+SYMCCL_API symcclResult_t symcclMemAllocOn(void **ptr, size_t size, symcclDeviceType_t device);
+/* Give it back. Windows over it stay valid for the peers until they are deregistered, but must not
+ * be used by this rank any more. NULL is accepted. */
+SYMCCL_API symcclResult_t symcclMemFree(void *ptr);
+
+#define SYMCCL_WIN_DEFAULT 0x00
+/* The caller promises that in each collective all ranks pass the same offset in the window. */
+#define SYMCCL_WIN_COLL_SYMMETRIC 0x01
+
+/* Make [buff, buff + size) addressable by all ranks. Collective; blocks until every rank has mapped
+ * every other, or all undo it. Sizes may differ between ranks; buff may lie anywhere inside an
+ * allocation. Registering the same memory again is cheap (a new handle over the same mapping).
+ *
+ * SYMCCL_WIN_COLL_SYMMETRIC demands memory of symcclMemAlloc() at the same offset in its allocation
+ * on every rank; else symcclInvalidUsage names the rank that differs. SYMCCL_WIN_DEFAULT takes
+ * offsets that differ, and memory that cannot be shared: such a window works in every collective
+ * through scratch memory, and symcclWinGetPeerPtr() returns symcclInvalidUsage for it.
+ *
+ * On failure every rank returns the same code and reason, and nothing stays mapped anywhere. In a
+ * group *win is written by symcclGroupEnd(). */
+SYMCCL_API symcclResult_t symcclCommWindowRegister(
+	symcclComm_t comm, void *buff, size_t size, symcclWindow_t *win, int winFlags);
+/* The same without waiting. *win is written before a test or wait reports success; buff must stay
+ * allocated until then. Every request must be waited for or tested until done, which frees it. */
+SYMCCL_API symcclResult_t symcclCommWindowRegisterAsync(symcclComm_t comm, void *buff, size_t size,
+	symcclWindow_t *win, int winFlags, symcclRequest_t *request);
+/* *done = 1 and the request is freed, or *done = 0. Never blocks. Returns the registration's own
+ * result once done. */
+SYMCCL_API symcclResult_t symcclRequestTest(symcclRequest_t request, int *done);
+/* Block until done (bounded by SYMCCL_SETUP_TIMEOUT), free the request, return its result. */
+SYMCCL_API symcclResult_t symcclRequestWait(symcclRequest_t request);
+
+/* Give the window back. Local; never waits for peers. The caller's own collectives on it must have
+ * finished. Peers' mappings go with the next registration or at destroy, once all ranks have
+ * deregistered. NULL is accepted. */
+SYMCCL_API symcclResult_t symcclCommWindowDeregister(symcclComm_t comm, symcclWindow_t win);
+
+/* The pointer this rank registered. */
+SYMCCL_API symcclResult_t symcclWinGetUserPtr(symcclComm_t comm, symcclWindow_t win, void **ptr);
+/* The address, in this process, of byte offset of rank peer's window (peer may be this rank).
+ * Return: symcclInvalidArgument when peer or offset is out of range; symcclInvalidUsage when that
+ * memory cannot be loaded from here. */
+SYMCCL_API symcclResult_t symcclWinGetPeerPtr(
+	symcclComm_t comm, symcclWindow_t win, int peer, size_t offset, void **ptr);
+/* The size in bytes that rank peer registered. */
+SYMCCL_API symcclResult_t symcclWinGetSize(
+	symcclComm_t comm, symcclWindow_t win, int peer, size_t *size);
+
+/* ---- Collectives ------------------------------------------------------------------------ */
+
+/* Concatenate: recvbuff[r * sendcount + i] = rank r's sendbuff[i] on every rank. In place when
+ * sendbuff == recvbuff + rank * sendcount elements. Any alignment; the buffers may be windows,
+ * parts of windows, or plain memory. Collective.
+ * Return: symcclInvalidArgument for a NULL buffer with a count above 0, an unknown type, or a size
+ * that overflows; symcclInvalidUsage when ranks do not make the same call (named). */
+SYMCCL_API symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
+	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream);
+
+/* Return (or complete on the stream) when every rank has entered. Collective. */
+SYMCCL_API symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream);
+
+typedef enum {
+	symcclFuncBarrier = 0,
+	symcclFuncAllGather = 1,
+	symcclFuncAllReduce = 2,
+	symcclFuncReduceScatter = 3,
+	symcclNumFuncs
+} symcclFunc_t;
+
+/* What a call would do. */
+typedef struct {
+	char algorithm[32]; /* the row's name, as SYMCCL_ALGO takes it: "allgather/push" */
+	int nCTAs;          /* workers of this rank */
+	int usesWindows;    /* 1: peers load or store the user's buffers directly */
+	double timeUs;      /* the cost model's estimate */
+} symcclPlan_t;
+
+/* Which algorithm a call with these arguments would take on this rank, and why not another: rows
+ * that could not be taken are logged at SYMCCL_DEBUG=trace. Local; nothing is sent. count is the
+ * call's own count argument; op is ignored by calls that do not reduce. */
+SYMCCL_API symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func,
+	const void *sendbuff, const void *recvbuff, size_t count, symcclDataType_t datatype,
+	symcclRedOp_t op, symcclPlan_t *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,136 @@
+/*
+ * Collectives: what one call is, which algorithm it takes, and the host kernels.
+ *
+ * This layer sees a communicator as a `struct coll_team`: the ranks' control blocks at a fixed
+ * stride and how to wait. It knows nothing of processes, registration or backends above that.
+ */
+#ifndef COLL_H
+#define COLL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "error.h"
+
+/* ---- Control block -------------------------------------------------------------------------
+ * One per rank, at the same offset of each rank's slot: ctrl(r) = team->ctrl + r * team->stride.
+ * Zeroed at birth. Regions, in order (offsets in struct ctrl_layout, all multiples of 128):
+ *
+ *   head     this rank's own words: epoch per CTA (64 bit), waiters (on a line of its own)
+ *   slots    [cta][parity][source rank]: 128-byte slots, written by `source` only
+ *   stage    [cta][parity][source rank]: stage_bytes each, bulk payload of packets
+ *   bulk     [cta][parity]: bulk_bytes each, written by the owner, read by the peers (scratch for
+ *            buffers that are not windows)
+ *
+ * A step of any host algorithm is one exchange: write payload into every peer's slot (and stage),
+ * then release-store the slot's flag {epoch:32, plan hash:32}; wait until one's own slots of all
+ * sources carry the epoch. Each step takes the next epoch; its parity picks the half. A slot of
+ * epoch e may be overwritten for e + 2, since awaiting e + 1 of every peer proves that all have
+ * read e. So all ranks find each other in the same place whatever algorithm they chose, and a
+ * differing call shows as a differing hash at once. */
+#define CTRL_SLOT_BYTES 128
+#define CTRL_SLOT_INLINE 56 /* payload bytes on the flag's own cache line */
+
+struct ctrl_layout {
+	int nranks, nctas;
+	size_t slots, stage, bulk;      /* offsets */
+	size_t stage_bytes, bulk_bytes; /* per (parity, source) and per parity */
+	size_t size;                    /* of the whole block */
+};
+/* The layout for a team size; the same on all ranks. */
+void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l);
+
+/* Model constants and forced rows, agreed over ranks (rank 0's are broadcast at init). */
+struct coll_tuning {
+	double latency_us;      /* one exchange */
+	double copy_gbs;        /* one worker, cache-sized, peer memory */
+	double stream_gbs;      /* one worker, beyond the caches */
+	char algo[256];         /* SYMCCL_ALGO */
+};
+void coll_tuning_default(struct coll_tuning *t);
+
+/* ---- Team --------------------------------------------------------------------------------- */
+
+struct coll_wait {
+	const uint32_t *abort;   /* nonzero: the communicator is dead, return symcclRemoteError */
+	uint32_t spins;          /* pauses before the first yield */
+	uint32_t yields;         /* sched_yields before the first futex sleep */
+	uint64_t timeout_ns;     /* 0: none */
+};
+
+struct coll_team {
+	int rank, nranks;
+	int nctas; /* most workers of this rank */
+	char *ctrl;
+	size_t stride;
+	struct ctrl_layout layout;
+	struct coll_wait wait;
+	struct coll_tuning tuning;
+	int oversubscribed; /* more ranks on this node than CPUs they may use */
+};
+
+/* ---- A call --------------------------------------------------------------------------------- */
+
+/* A buffer argument. peers == NULL: plain memory, only `ptr` is usable. Else rank r's bytes are at
+ * peers + r * stride (+ skew[r] when skew is not NULL: windows whose offsets differ). */
+struct coll_buf {
+	void *ptr;
+	char *peers;
+	size_t stride;
+	const size_t *skew;
+	uint32_t window; /* ordinal, for the plan hash; 0: none */
+	size_t offset;   /* in the window, likewise */
+	int symmetric;   /* the caller promised equal windows and offsets on all ranks */
+};
+
+struct coll_call {
+	symcclFunc_t func;
+	struct coll_buf send, recv;
+	size_t count; /* the call's own count argument */
+	symcclDataType_t type;
+	symcclRedOp_t op;
+	int root;
+};
+
+static inline char *coll_peer(const struct coll_buf *b, int rank)
+{
+	return b->peers + (size_t)rank * b->stride + (b->skew ? b->skew[rank] : 0);
+}
+
+size_t type_size(symcclDataType_t type); /* bytes; 0: no such type */
+
+/* ---- Algorithms ----------------------------------------------------------------------------- */
+
+enum { COLL_NEED_SEND_WINDOW = 1, COLL_NEED_RECV_WINDOW = 2 };
+
+struct coll_algo {
+	symcclFunc_t func;
+	const char *name; /* "allgather/push" */
+	int needs;        /* COLL_NEED_*; windows mean symmetric ones */
+	/* Largest call it can take, in bytes per rank; SIZE_MAX: any. */
+	size_t (*max_bytes)(const struct coll_team *t);
+	/* Estimated microseconds. */
+	double (*cost)(const struct coll_team *t, const struct coll_call *c);
+	/* Run worker cta of nctas of this rank; blocks until done. symcclRemoteError when the abort
+	 * word is set (without a sentence: the caller has the reason), symcclTimeout and
+	 * symcclInvalidUsage with one. */
+	symcclResult_t (*host)(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
+		int cta, int nctas);
+};
+
+struct coll_plan {
+	const struct coll_algo *algo;
+	int nctas;
+	double cost_us;
+	uint32_t hash; /* of everything that must be equal on all ranks; never 0 */
+};
+
+/* Pure: the same inputs give the same plan on every rank. Fails on forced rows that cannot run. */
+symcclResult_t coll_plan(
+	const struct coll_team *t, const struct coll_call *c, struct coll_plan *plan);
+symcclResult_t coll_run_host(
+	const struct coll_team *t, const struct coll_call *c, const struct coll_plan *plan);
+
+/* Check the arguments of a call; fail() names the argument. */
+symcclResult_t coll_check(const struct coll_call *c, int nranks);
+
+#endif

@@ -1,0 +1,89 @@
+/*
+ * Memory: one table of operations per backend, one to one with the CUDA driver's VMM calls.
+ *
+ * Every operation may be called from any thread; operations on one handle or one address range
+ * must not overlap in time, except that handles are reference counted. All return symcclResult_t
+ * and leave a sentence with fail(); on failure nothing has changed unless said.
+ */
+#ifndef MEM_H
+#define MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "error.h"
+
+/* Names one physical allocation among all processes of a node; never reused. {0,0}: none. */
+struct mem_uid {
+	uint64_t proc; /* random, per process */
+	uint64_t seq;
+};
+
+/* One physical allocation, owned or imported. Private to its backend except this head. */
+struct mem_handle {
+	struct mem_uid uid; /* an import carries the owner's */
+	size_t size;        /* multiple of the granularity */
+	int refs;           /* atomic */
+};
+
+/* A user's range in terms of physical allocations: [0, n) in address order, without holes. Each is
+ * a reference that the caller gives back with ops->release. */
+#define MEM_SEGS_MAX 32
+struct mem_span {
+	int n;
+	struct mem_handle *seg[MEM_SEGS_MAX];
+	size_t offset; /* of the user's address in seg[0] */
+	size_t size;   /* of all segments together */
+};
+
+struct mem_ops {
+	const char *name; /* "host", "cuda" */
+	symcclDeviceType_t type;
+
+	/* Unit of size, offset and address for create, map and reserve. No failure. */
+	size_t (*granularity)(void);
+	/* Memory a rank could use at most, for the stride: host: physical memory. */
+	size_t (*capacity)(void);
+	/* New zeroed physical memory, all pages present (may take long; no locks held). *h has one
+	 * reference. symcclSystemError when memory or descriptors are exhausted. */
+	symcclResult_t (*create)(size_t size, struct mem_handle **h);
+	/* The allocations under a user's range. symcclInvalidUsage, with the reason, when that memory
+	 * cannot be shared. Takes the allocation table's lock. */
+	symcclResult_t (*retain)(const void *addr, size_t size, struct mem_span *span);
+	/* A new descriptor for another process; the caller closes it. */
+	symcclResult_t (*export_fd)(struct mem_handle *h, int *fd);
+	/* The reverse: takes ownership of fd also on failure. size and uid are the exporter's; a size
+	 * that the object does not have is symcclInvalidUsage. */
+	symcclResult_t (*import_fd)(int fd, size_t size, struct mem_uid uid, struct mem_handle **h);
+	/* Address space only. align: power of two, 0 = granularity. */
+	symcclResult_t (*reserve)(size_t size, size_t align, void **va);
+	symcclResult_t (*unreserve)(void *va, size_t size);
+	/* Map all of h at va inside a reservation; not accessible before set_access on CUDA. Takes its
+	 * own reference on h, which unmap gives back. */
+	symcclResult_t (*map)(void *va, struct mem_handle *h);
+	/* Make [va, va + size) readable and writable, and its pages present in this process. May take
+	 * long; looks at *stop (may be NULL) now and then and returns symcclRemoteError when it is
+	 * nonzero. */
+	symcclResult_t (*set_access)(void *va, size_t size, const uint32_t *stop);
+	/* Undo map (h as given there); the addresses become reserved again. */
+	symcclResult_t (*unmap)(void *va, struct mem_handle *h);
+	/* Drop one reference; the last one frees. h may be NULL. */
+	void (*release)(struct mem_handle *h);
+	/* symcclMemAlloc / symcclMemFree: create + reserve + map + set_access, entered in (removed from)
+	 * the table that retain reads. free_: symcclInvalidArgument for a pointer alloc did not return. */
+	symcclResult_t (*alloc)(size_t size, void **ptr);
+	symcclResult_t (*free_)(void *ptr);
+	/* Nonzero when ptr lies in memory of this backend's alloc. */
+	int (*owns)(const void *ptr);
+};
+
+extern const struct mem_ops mem_host;
+
+/* Usable backends in order of preference, NULL-terminated. */
+const struct mem_ops *const *mem_backends(void);
+/* The backend for a device type (auto: SYMCCL_DEVICE, else the first usable). fail()s when that
+ * backend is not usable here, with the reason. */
+symcclResult_t mem_select(symcclDeviceType_t type, const struct mem_ops **ops);
+/* This process's random number, as in mem_uid.proc. A forked child has another. */
+uint64_t mem_proc_uid(void);
+
+#endif
