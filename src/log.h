@@ -20,15 +20,18 @@ enum log_subsys {
 	LOG_ALL = 127
 };
 
-/* Nonzero when a line of that level and subsystem would be printed; a load and two tests. */
+/* Nonzero when a line of that level and subsystem would be printed; a load and two tests. errno is
+ * left alone here and below, and %m works. */
 int log_enabled(enum log_level level, enum log_subsys subsys);
 void log_line(enum log_level level, enum log_subsys subsys, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4), cold));
+/* The parameters have been read again (params_reload): start anew. */
+void log_reset(void);
 
-#define log_at(level, subsys, ...)                                                                 \
-	do {                                                                                       \
-		if (__builtin_expect(log_enabled(level, subsys), 0))                               \
-			log_line(level, subsys, __VA_ARGS__);                                      \
+#define log_at(level, subsys, ...) \
+	do { \
+		if (__builtin_expect(log_enabled(level, subsys), 0)) \
+			log_line(level, subsys, __VA_ARGS__); \
 	} while (0)
 #define log_warn(subsys, ...) log_at(LOG_WARN, subsys, __VA_ARGS__)
 #define log_info(subsys, ...) log_at(LOG_INFO, subsys, __VA_ARGS__)

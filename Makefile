@@ -1,0 +1,256 @@
+# symccl. `make help` lists the targets. Everything made lies under $(O).
+#
+#   make                      in the tree: build/
+#   make O=/tmp/b             somewhere else
+#   make -f ../symccl/Makefile    out of tree: ./build
+#
+# Variables: V=1 shows commands, W=1 makes warnings errors, D=asan,ubsan or D=tsan builds with
+# sanitizers (in build-asan-ubsan/, build-tsan/), CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR,
+# CONFIGURE_ARGS (kept and replayed), CHECK_JOBS, TEST_TIMEOUT, SYMCCL_NO_INSTALL=1.
+
+comma := ,
+S := $(patsubst ./%,%,$(dir $(lastword $(MAKEFILE_LIST))))
+O ?= build$(if $(D),-$(subst $(comma),-,$(D)))
+CHECK_JOBS ?= 2
+TEST_TIMEOUT ?= 150
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+all:
+
+# ---- Goals that need no configuration: set-up, then the real work in a second make -----------
+
+FRONT := demo check check-full soak setup setup-check clean distclean help check-format
+.PHONY: $(FRONT)
+
+setup:
+	@D='$(D)' $(if $(filter-out default,$(origin CC)),CC='$(CC)') $(S)tools/install-deps.sh build
+setup-check:
+	@D='$(D)' $(if $(filter-out default,$(origin CC)),CC='$(CC)') $(S)tools/install-deps.sh check
+
+DEMO := -P 4 -R 2 -b 8 -e 1M -f 8
+demo: setup
+	@+$(MAKE) -f $(S)Makefile $(O)/perf/all_gather_perf
+	$(O)/perf/all_gather_perf $(DEMO)
+redetect = @grep -qs "^HAVE_CRITERION := 1" $(O)/config.mk || rm -f $(O)/config.mk
+check: setup-check
+	@+$(MAKE) -f $(S)Makefile run-check
+check-full: setup-check
+	$(redetect)
+	@+$(MAKE) -f $(S)Makefile run-check SYMCCL_TEST_FULL=1 TEST_TIMEOUT=3600
+soak: setup-check
+	$(redetect)
+	@+$(MAKE) -f $(S)Makefile check-tests SYMCCL_TEST_SOAK=1 TEST_TIMEOUT=3600
+
+clean distclean:
+	rm -rf $(O)
+
+check-format:
+	@cd $(or $(S),.) && tools/check-format.sh
+
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' $(S)Makefile
+	@echo 'Targets:'
+	@echo '  all               library, tools, perf programs, examples (default)'
+	@echo '  demo              install what is missing, build, run an all-gather between processes'
+	@echo '  check             install what is missing, build, run the whole suite'
+	@echo '  check-full soak   the same with every case; the long random ones'
+	@echo '  check-tests       unit, ranks and stress tests only (check-unit check-ranks check-stress)'
+	@echo '  check-headers check-symbols check-format'
+	@echo '  man install uninstall clean setup'
+
+ifneq ($(filter-out $(FRONT),$(or $(MAKECMDGOALS),all)),)
+
+# ---- Configuration ---------------------------------------------------------------------------
+
+ifneq ($(strip $(CONFIGURE_ARGS)),)
+ifneq ($(strip $(CONFIGURE_ARGS)),$(strip $(file <$(O)/configure.args)))
+$(shell mkdir -p $(O) && rm -f $(O)/config.mk)
+$(file >$(O)/configure.args,$(strip $(CONFIGURE_ARGS)))
+endif
+endif
+
+# CC and CFLAGS hold for one call of make; what configure picks is the default.
+$(O)/config.mk: $(S)configure.ac $(S)config.mk.in $(S)config.h.in
+	$(call say,CONF,$(O))
+	@command -v autoconf >/dev/null || { echo 'autoconf is missing: run make setup'; exit 1; }
+	$(Q)mkdir -p $(O) && touch $(O)/configure.args && src=$$(cd $(or $(S),.) && pwd) && cd $(O) && \
+	autoconf -o configure $$src/configure.ac && \
+	args=$$(cat configure.args) && \
+	if ! eval "env -u CC -u CFLAGS -u LDFLAGS ./configure -q --srcdir='$$src' $$args" \
+		>configure.log 2>&1; then cat configure.log; exit 1; fi
+	$(Q)touch $@
+
+include $(O)/config.mk
+
+ifeq ($(origin CC),default)
+CC := $(CONFIG_CC)
+endif
+CFLAGS ?= -O2 -g
+PREFIX ?= $(prefix)
+override prefix := $(PREFIX)
+
+sanitize := $(subst asan,address,$(subst ubsan,undefined,$(subst tsan,thread,$(D))))
+WARN := -Wall -Wextra -Wmissing-prototypes -Wstrict-prototypes -Wshadow $(if $(W),-Werror)
+FLAGS = -std=gnu11 $(CFLAGS) $(WARN) -fvisibility=hidden -ffp-contract=off -fPIC -pthread \
+	$(if $(D),-fsanitize=$(sanitize) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+INCLUDES := -I$(S)include -I$(S)src -I$(O) $(SODIUM_CFLAGS)
+LINK = $(CC) $(FLAGS) $(LDFLAGS)
+
+VERSION := $(shell sed -n 's/^\#define SYMCCL_\(MAJOR\|MINOR\|PATCH\) *//p' $(S)include/symccl.h | \
+	paste -sd. )
+
+# ---- What there is ---------------------------------------------------------------------------
+
+SRC := $(wildcard $(S)src/*.c $(S)src/*/*.c $(S)src/coll/host/*.c)
+objs = $(patsubst $(S)%.c,$(O)/obj/%.o,$(1))
+OBJ := $(call objs,$(SRC))
+LIB := $(O)/lib/libsymccl
+SONAME := libsymccl.so.0
+
+PERF := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)perf/*_perf.c))
+PERF_COMMON := $(call objs,$(wildcard $(S)perf/common*.c))
+TOOLS := $(patsubst $(S)tools/%.c,$(O)/bin/%,$(wildcard $(S)tools/*.c))
+EXAMPLES := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)examples/*.c))
+
+UNIT := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/unit/*_test.c))
+RANKS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/ranks/*_test.c))
+STRESS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/stress/*.c))
+TEST_COMMON := $(call objs,$(wildcard $(S)tests/*.c))
+
+all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES)
+tests: $(UNIT) $(RANKS) $(STRESS)
+
+# ---- Compile and link ------------------------------------------------------------------------
+
+# stamp FILE TEXT: FILE changes when TEXT does, so what depends on it is made again.
+define stamp
+$(1): FORCE
+	@mkdir -p $$(@D); printf '%s\n' '$$(subst ','\'',$(2))' | cmp -s - $$@ || \
+	printf '%s\n' '$$(subst ','\'',$(2))' >$$@
+endef
+$(eval $(call stamp,$(O)/obj/flags,$$(CC) $$(LDFLAGS) $$(FLAGS) $(if $(CC),$(shell $(CC) -dumpfullversion -dumpmachine))))
+$(eval $(call stamp,$(O)/obj/list,$$(OBJ)))
+
+$(O)/obj/%.o: $(S)%.c $(O)/obj/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(FLAGS) $(INCLUDES) $(OBJ_FLAGS) -MMD -MP -c -o $@ $<
+
+$(O)/obj/perf/%.o: OBJ_FLAGS := -I$(S)perf
+$(O)/obj/tests/%.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS)
+$(O)/obj/examples/%.o: INCLUDES := -I$(S)include
+$(O)/obj/src/params.o: $(S)src/params.def
+
+$(LIB).a: $(OBJ) $(O)/obj/list
+	$(call say,AR,$@)
+	@mkdir -p $(@D); rm -f $@
+	$(Q)$(AR) rcs $@ $(OBJ)
+
+# clang leaves the sanitizers' symbols to the program, so -z defs is for plain builds.
+$(O)/lib/$(SONAME): $(OBJ) $(O)/obj/list $(S)src/symccl.map
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -shared $(if $(D),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,$(SONAME) \
+		-Wl,--version-script=$(S)src/symccl.map -o $@ $(OBJ) $(SODIUM_LIBS) -ldl
+$(LIB).so: $(O)/lib/$(SONAME)
+	$(Q)ln -sf $(SONAME) $@
+
+# Programs for users take the shared library, next to them; those that look inside, the static one.
+shared_libs = -L$(O)/lib -lsymccl -Wl,-rpath,'$$ORIGIN/../lib'
+$(PERF): $(O)/%: $(O)/obj/%.o $(PERF_COMMON) $(LIB).so
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(shared_libs) -lm
+$(EXAMPLES): $(O)/%: $(O)/obj/%.o $(LIB).so
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(shared_libs)
+$(TOOLS): $(O)/bin/%: $(O)/obj/tools/%.o $(LIB).a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl
+$(UNIT) $(RANKS): $(O)/%: $(O)/obj/%.o $(TEST_COMMON) $(LIB).a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ $(CRITERION_LIBS) $(SODIUM_LIBS) -ldl -lm
+$(STRESS): $(O)/%: $(O)/obj/%.o $(TEST_COMMON) $(LIB).a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
+
+-include $(patsubst %.o,%.d,$(OBJ) $(PERF_COMMON) $(TEST_COMMON) \
+	$(PERF:$(O)/%=$(O)/obj/%.o) $(EXAMPLES:$(O)/%=$(O)/obj/%.o) \
+	$(TOOLS:$(O)/bin/%=$(O)/obj/tools/%.o) \
+	$(UNIT:$(O)/%=$(O)/obj/%.o) $(RANKS:$(O)/%=$(O)/obj/%.o) $(STRESS:$(O)/%=$(O)/obj/%.o))
+
+# ---- Checks ----------------------------------------------------------------------------------
+
+HEADERS := $(wildcard $(S)src/*.h $(S)src/*/*.h $(S)src/coll/host/*.h $(S)include/*.h $(S)perf/*.h \
+	$(S)tests/*.h)
+check-headers: $(HEADERS:$(S)%=$(O)/obj/%.ok)
+$(O)/obj/%.h.ok: $(S)%.h $(O)/obj/flags
+	@mkdir -p $(@D)
+	$(Q)echo '#include "$(abspath $<)"' | $(CC) $(FLAGS) $(INCLUDES) -I$(S)tests -I$(S)perf \
+		-MMD -MP -MF $@.d -MT $@ -fsyntax-only -x c -
+	$(Q)$(if $(filter $(S)include/%,$<),echo '#include "$(abspath $<)"' | \
+		$(CC) -Wall -Wextra -Werror -fsyntax-only -x c++ -)
+	@touch $@
+-include $(HEADERS:$(S)%=$(O)/obj/%.ok.d)
+
+check-symbols: $(LIB).so
+	@$(S)tools/check-symbols.sh $(O)/lib/$(SONAME) $(S)src/symccl.map $(S)include/symccl.h
+
+need_criterion = $(if $(HAVE_CRITERION),,$(error criterion was not found: install libcriterion-dev, \
+	remove $(O)/config.mk (or run make check, which does it)))
+run_tests = SYMCCL_TEST_FULL='$(SYMCCL_TEST_FULL)' SYMCCL_TEST_SOAK='$(SYMCCL_TEST_SOAK)' \
+	$(S)tests/run -j $(CHECK_JOBS) -t $(TEST_TIMEOUT) -l $(O)/tests/log
+check-unit: $(UNIT)
+	@$(need_criterion)$(run_tests) $(UNIT)
+check-ranks: $(RANKS)
+	@$(need_criterion)$(run_tests) $(RANKS)
+check-stress: $(STRESS)
+	@$(run_tests) $(STRESS)
+check-tests: $(UNIT) $(RANKS) $(STRESS)
+	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS)
+
+# The quick static ones first; the tests last, so that their summary is what one sees.
+run-check: all tests check-headers check-symbols check-format
+	@+$(MAKE) -f $(S)Makefile check-tests
+
+# ---- Install ---------------------------------------------------------------------------------
+
+$(O)/symccl.pc: $(S)symccl.pc.in $(S)include/symccl.h $(O)/config.mk $(O)/obj/prefix
+	$(Q)sed -e 's|@prefix@|$(prefix)|; s|@libdir@|$(libdir)|; s|@includedir@|$(includedir)|' \
+		-e 's|@VERSION@|$(VERSION)|' $< >$@
+$(eval $(call stamp,$(O)/obj/prefix,$$(prefix) $$(libdir) $$(includedir)))
+
+man: $(O)/man/symccl.7
+$(O)/man/symccl.7: $(S)docs/symccl.7.in $(O)/bin/symccl-info
+	@mkdir -p $(@D)
+	$(Q)$(O)/bin/symccl-info --man >$@.params
+	$(Q)sed -e 's|@VERSION@|$(VERSION)|' -e '/@PARAMS@/{r $@.params' -e 'd}' $< >$@
+
+install: all man $(O)/symccl.pc
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
+		$(DESTDIR)$(mandir)/man7
+	install -m 755 $(TOOLS) $(DESTDIR)$(bindir)
+	install -m 755 $(O)/lib/$(SONAME) $(DESTDIR)$(libdir)
+	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libsymccl.so
+	install -m 644 $(wildcard $(S)include/*.h) $(DESTDIR)$(includedir)
+	install -m 644 $(O)/symccl.pc $(DESTDIR)$(libdir)/pkgconfig
+	install -m 644 $(O)/man/symccl.7 $(DESTDIR)$(mandir)/man7
+uninstall:
+	rm -f $(TOOLS:$(O)/bin/%=$(DESTDIR)$(bindir)/%) $(DESTDIR)$(libdir)/$(SONAME) \
+		$(DESTDIR)$(libdir)/libsymccl.so $(DESTDIR)$(libdir)/pkgconfig/symccl.pc \
+		$(patsubst $(S)include/%,$(DESTDIR)$(includedir)/%,$(wildcard $(S)include/*.h)) \
+		$(DESTDIR)$(mandir)/man7/symccl.7
+
+.PHONY: all tests FORCE check-headers check-symbols check-unit check-ranks check-stress check-tests \
+	run-check man install uninstall
+
+endif

@@ -1,0 +1,16 @@
+#!/bin/bash
+# The whole tree is what clang-format 14 makes of it.
+set -eu
+cf=$(command -v clang-format-14 || command -v clang-format || true)
+if [ -z "$cf" ] || ! "$cf" --version | grep -q 'version 14\.'; then
+	echo 'check-format: skipped, clang-format 14 is not installed'
+	exit 0
+fi
+mapfile -t files < <(find include src perf tests tools examples \
+	\( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)
+if ! "$cf" --dry-run -Werror "${files[@]}" 2>&1 | grep -a 'error:' | cut -d: -f1 | sort | uniq -c |
+	{ ! grep .; }; then
+	echo "check-format: run $cf -i on the files above" >&2
+	exit 1
+fi
+echo "check-format: ${#files[@]} files"
