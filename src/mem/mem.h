@@ -23,6 +23,7 @@ struct mem_handle {
 	struct mem_uid uid; /* an import carries the owner's */
 	size_t size;        /* multiple of the granularity */
 	int refs;           /* atomic */
+	int device;         /* the GPU it lies on, as this process counts; -1: none, or not known */
 };
 
 /* A user's range in terms of physical allocations: [0, n) in address order, without holes. Each is
@@ -39,6 +40,15 @@ struct mem_ops {
 	const char *name; /* "host", "cuda" */
 	symcclDeviceType_t type;
 
+	/* NULL, or a constant sentence that says why this backend cannot be used here. May start the
+	 * CUDA driver, never makes a context. */
+	const char *(*unusable)(void);
+	/* The GPU that create, import_fd and set_access mean on the calling thread (its current one), by
+	 * ordinal; host: -1. No failure: 0 when the thread has none. */
+	int (*device)(void);
+	/* Make that GPU the thread's current one; for threads of our own, before anything else. Host:
+	 * does nothing. symcclInvalidArgument: no such GPU. */
+	symcclResult_t (*bind_thread)(int device);
 	/* Unit of size, offset and address for create, map and reserve. No failure. */
 	size_t (*granularity)(void);
 	/* Memory a rank could use at most, for the stride: host: physical memory. */
@@ -52,7 +62,7 @@ struct mem_ops {
 	/* A new descriptor for another process; the caller closes it. */
 	symcclResult_t (*export_fd)(struct mem_handle *h, int *fd);
 	/* The reverse: takes ownership of fd also on failure. size and uid are the exporter's; a size
-	 * that the object does not have is symcclInvalidUsage. */
+	 * that the object does not have is symcclInvalidUsage (CUDA tells only when it is mapped). */
 	symcclResult_t (*import_fd)(int fd, size_t size, struct mem_uid uid, struct mem_handle **h);
 	/* Address space only. align: power of two, 0 = granularity. */
 	symcclResult_t (*reserve)(size_t size, size_t align, void **va);
@@ -62,14 +72,16 @@ struct mem_ops {
 	symcclResult_t (*map)(void *va, struct mem_handle *h);
 	/* Make [va, va + size) readable and writable, and its pages present in this process. May take
 	 * long; looks at *stop (may be NULL) now and then and returns symcclRemoteError when it is
-	 * nonzero. */
+	 * nonzero. On failure a part may be accessible until unmap. CUDA: for the current GPU, and those
+	 * of the process's other ranks that reach it. */
 	symcclResult_t (*set_access)(void *va, size_t size, const uint32_t *stop);
 	/* Undo map (h as given there); the addresses become reserved again. */
 	symcclResult_t (*unmap)(void *va, struct mem_handle *h);
 	/* Drop one reference; the last one frees. h may be NULL. */
 	void (*release)(struct mem_handle *h);
 	/* symcclMemAlloc / symcclMemFree: create + reserve + map + set_access, entered in (removed from)
-	 * the table that retain reads. free_: symcclInvalidArgument for a pointer alloc did not return. */
+	 * the table that retain reads. free_: symcclInvalidArgument for a pointer alloc did not return;
+	 * after any other failure it can be called again. */
 	symcclResult_t (*alloc)(size_t size, void **ptr);
 	symcclResult_t (*free_)(void *ptr);
 	/* Nonzero when ptr lies in memory of this backend's alloc. */
@@ -77,6 +89,7 @@ struct mem_ops {
 };
 
 extern const struct mem_ops mem_host;
+extern const struct mem_ops mem_cuda;
 
 /* Usable backends in order of preference, NULL-terminated. */
 const struct mem_ops *const *mem_backends(void);
