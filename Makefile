@@ -7,6 +7,7 @@
 # Variables: V=1 shows commands, W=1 makes warnings errors, D=asan,ubsan or D=tsan builds with
 # sanitizers (in build-asan-ubsan/, build-tsan/), CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR,
 # CONFIGURE_ARGS (kept and replayed), CHECK_JOBS, TEST_TIMEOUT, SYMCCL_NO_INSTALL=1.
+# SRC='src/*.c src/mem/*.c' puts only these into the libraries, for work on one part.
 
 comma := ,
 S := $(patsubst ./%,%,$(dir $(lastword $(MAKEFILE_LIST))))
@@ -108,7 +109,7 @@ VERSION := $(shell sed -n 's/^\#define SYMCCL_\(MAJOR\|MINOR\|PATCH\) *//p' $(S)
 
 SRC := $(wildcard $(S)src/*.c $(S)src/*/*.c $(S)src/coll/host/*.c)
 objs = $(patsubst $(S)%.c,$(O)/obj/%.o,$(1))
-OBJ := $(call objs,$(SRC))
+OBJ := $(call objs,$(wildcard $(SRC)))
 LIB := $(O)/lib/libsymccl
 SONAME := libsymccl.so.0
 
