@@ -88,19 +88,19 @@ size_t fill_type_size(symcclDataType_t type)
 
 static uint64_t element(const struct format *f, uint64_t r)
 {
-	uint64_t mantissa = r & (((uint64_t)1 << f->mantissa) - 1);
-	uint64_t sign = r >> 63, exponent;
-	int bias = (1 << (f->exponent - 1)) - 1, spread = MIN(bias - 1, 12);
+	uint64_t mantissa, sign = r >> 63, exponent = 0;
+	int bias, spread;
 
 	if (!f->exponent)
 		return r;
+	mantissa = r & (((uint64_t)1 << f->mantissa) - 1);
+	bias = (1 << (f->exponent - 1)) - 1;
+	spread = MIN(bias - 1, 12);
 	/* Mostly around 1, so that sums round; one in 16 zero or subnormal. */
-	if ((r >> 56 & 15) == 0) {
-		exponent = 0;
-		mantissa = r >> 60 & 1 ? mantissa : 0;
-	} else {
+	if ((r >> 56 & 15) != 0)
 		exponent = (uint64_t)(bias - spread / 2) + (r >> 52 & 15) % (uint64_t)spread;
-	}
+	else if (!(r >> 60 & 1))
+		mantissa = 0;
 	return sign << (f->exponent + f->mantissa) | exponent << f->mantissa | mantissa;
 }
 
