@@ -33,19 +33,22 @@ setup:
 setup-check:
 	@D='$(D)' $(if $(filter-out default,$(origin CC)),CC='$(CC)') $(S)tools/install-deps.sh check
 
+# All CPUs, unless the user said how many.
+second = $(MAKE) -f $(S)Makefile $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+
 DEMO := -P 4 -R 2 -b 8 -e 1M -f 8
 demo: setup
-	@+$(MAKE) -f $(S)Makefile $(O)/perf/all_gather_perf
+	@+$(second) $(O)/perf/all_gather_perf
 	$(O)/perf/all_gather_perf $(DEMO)
 redetect = @grep -qs "^HAVE_CRITERION := 1" $(O)/config.mk || rm -f $(O)/config.mk
 check: setup-check
-	@+$(MAKE) -f $(S)Makefile run-check
+	@+$(second) run-check
 check-full: setup-check
 	$(redetect)
-	@+$(MAKE) -f $(S)Makefile run-check SYMCCL_TEST_FULL=1 TEST_TIMEOUT=3600
+	@+$(second) run-check SYMCCL_TEST_FULL=1 TEST_TIMEOUT=3600
 soak: setup-check
 	$(redetect)
-	@+$(MAKE) -f $(S)Makefile check-tests SYMCCL_TEST_SOAK=1 TEST_TIMEOUT=3600
+	@+$(second) check-tests SYMCCL_TEST_SOAK=1 TEST_TIMEOUT=3600
 
 clean distclean:
 	rm -rf $(O)
@@ -61,7 +64,7 @@ help:
 	@echo '  check             install what is missing, build, run the whole suite'
 	@echo '  check-full soak   the same with every case; the long random ones'
 	@echo '  check-tests       unit, ranks and stress tests only (check-unit check-ranks check-stress)'
-	@echo '  check-headers check-symbols check-format'
+	@echo '  check-headers check-symbols check-format check-docs'
 	@echo '  man install uninstall clean setup'
 
 ifneq ($(filter-out $(FRONT),$(or $(MAKECMDGOALS),all)),)
@@ -206,10 +209,13 @@ $(O)/obj/%.h.ok: $(S)%.h $(O)/obj/flags
 check-symbols: $(LIB).so
 	@$(S)tools/check-symbols.sh $(O)/lib/$(SONAME) $(S)src/symccl.map $(S)include/symccl.h
 
+# The program in the README is the one that is compiled; the parameters are in the manual.
+check-docs: man
+	@sed -n '/^```c$$/,/^```$$/{/^```/!p}' $(S)README.md | diff - $(S)examples/all_gather.c
+
 need_criterion = $(if $(HAVE_CRITERION),,$(error criterion was not found: install libcriterion-dev, \
 	remove $(O)/config.mk (or run make check, which does it)))
-run_tests = SYMCCL_TEST_FULL='$(SYMCCL_TEST_FULL)' SYMCCL_TEST_SOAK='$(SYMCCL_TEST_SOAK)' \
-	$(S)tests/run -j $(CHECK_JOBS) -t $(TEST_TIMEOUT) -l $(O)/tests/log
+run_tests = $(S)tests/run -j $(CHECK_JOBS) -t $(TEST_TIMEOUT) -l $(O)/tests/log
 check-unit: $(UNIT)
 	@$(need_criterion)$(run_tests) $(UNIT)
 check-ranks: $(RANKS)
@@ -220,7 +226,7 @@ check-tests: $(UNIT) $(RANKS) $(STRESS)
 	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS)
 
 # The quick static ones first; the tests last, so that their summary is what one sees.
-run-check: all tests check-headers check-symbols check-format
+run-check: all tests check-headers check-symbols check-format check-docs
 	@+$(MAKE) -f $(S)Makefile check-tests
 
 # ---- Install ---------------------------------------------------------------------------------
@@ -251,7 +257,7 @@ uninstall:
 		$(patsubst $(S)include/%,$(DESTDIR)$(includedir)/%,$(wildcard $(S)include/*.h)) \
 		$(DESTDIR)$(mandir)/man7/symccl.7
 
-.PHONY: all tests FORCE check-headers check-symbols check-unit check-ranks check-stress check-tests \
+.PHONY: all tests FORCE check-headers check-symbols check-docs check-unit check-ranks check-stress check-tests \
 	run-check man install uninstall
 
 endif

@@ -28,11 +28,11 @@ const char *error_text(void);
 /* The name of a result code as in the header ("symcclTimeout"); never NULL. */
 const char *error_name(symcclResult_t code);
 
-#define TRY(call)                                                                                  \
-	do {                                                                                       \
-		symcclResult_t try_result_ = (call);                                               \
-		if (__builtin_expect(try_result_ != symcclSuccess, 0))                             \
-			return try_result_;                                                        \
+#define TRY(call) \
+	do { \
+		symcclResult_t try_result_ = (call); \
+		if (__builtin_expect(try_result_ != symcclSuccess, 0)) \
+			return try_result_; \
 	} while (0)
 
 #endif

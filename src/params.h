@@ -9,11 +9,11 @@
 #include <stdint.h>
 
 /* How a row's value is written and stored. */
-#define PARAM_C_INT long           /* 12 */
-#define PARAM_C_SIZE size_t        /* 4096, 64K, 2M, 1G (powers of two) */
-#define PARAM_C_TIME double        /* seconds: 30, 0.5; 0 = no limit */
-#define PARAM_C_STR const char *   /* "" when unset */
-#define PARAM_C_ENUM int           /* index into the '|'-separated list of names */
+#define PARAM_C_INT long         /* 12 */
+#define PARAM_C_SIZE size_t      /* 4096, 64K, 2M, 1G (powers of two) */
+#define PARAM_C_TIME double      /* seconds: 30, 0.5; 0 = no limit */
+#define PARAM_C_STR const char * /* "" when unset */
+#define PARAM_C_ENUM int         /* index into the '|'-separated list of names */
 
 struct params {
 #define PARAM(field, name, type, def, lo, hi, help) PARAM_C_##type field;
@@ -23,15 +23,16 @@ struct params {
 
 const struct params *params_get(void);
 
-/* One row as text, for symccl-info, the man page and tests. Pointers live as long as the library. */
+/* One row as text, for symccl-info, the man page and tests. Pointers live as long as the library.
+ */
 struct param_row {
-	const char *name;    /* "SYMCCL_DEBUG" */
-	const char *type;    /* "INT", "SIZE", "TIME", "STR", "ENUM" */
-	const char *def;     /* default, as written in params.def */
-	const char *range;   /* "1..64", or the names of an ENUM; "" for STR */
+	const char *name;  /* "SYMCCL_DEBUG" */
+	const char *type;  /* "INT", "SIZE", "TIME", "STR", "ENUM" */
+	const char *def;   /* default, as written in params.def */
+	const char *range; /* "1..64", or the names of an ENUM; "" for STR */
 	const char *help;
-	char value[128];     /* the value in force */
-	int set;             /* 1: came from the environment */
+	char value[128]; /* the value in force */
+	int set;         /* 1: came from the environment */
 };
 /* Fill row i; 0 when there is no such row. */
 int params_row(int i, struct param_row *row);

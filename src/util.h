@@ -9,7 +9,7 @@
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
-#define CONTAINER_OF(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
+#define CONTAINER_OF(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
 /* a is a power of two. */
 static inline size_t align_up(size_t n, size_t a)

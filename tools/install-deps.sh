@@ -1,6 +1,6 @@
 #!/bin/bash
-# install-deps.sh build|check: make sure that what the build (and the tests) need is there. Says
-# what it installs before it does. SYMCCL_NO_INSTALL=1: print the command and stop instead.
+# install-deps.sh build|check|ci: make sure that what the build, the tests, or all of continuous
+# integration needs is there. Says what it installs before it does. SYMCCL_NO_INSTALL=1: print the command and stop instead.
 # CC and D are taken from the environment, as make has them.
 set -u
 what=${1:-build}
@@ -42,8 +42,12 @@ find_compiler
 command -v autoconf >/dev/null || missing+=(autoconf)
 command -v pkg-config >/dev/null || missing+=(pkg-config)
 pkg-config --exists libsodium 2>/dev/null || missing+=(libsodium-dev)
-if [ "$what" = check ]; then
+if [ "$what" != build ]; then
 	pkg-config --exists criterion 2>/dev/null || missing+=(libcriterion-dev)
+fi
+if [ "$what" = ci ]; then
+	compiles clang || missing+=(clang)
+	command -v clang-format-14 >/dev/null || missing+=(clang-format-14)
 fi
 case ${D:+$CC} in
 *clang*) compiles $CC -fsanitize=address || missing+=(libclang-rt-dev) ;;
@@ -85,5 +89,3 @@ if ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
 else
 	inst || { apt update && inst; }
 fi || { echo "symccl: that failed; run by hand: apt-get update && $install" >&2; exit 1; }
-# A configuration made before does not know of them.
-exit 0
