@@ -9,9 +9,9 @@
  *
  * Every wait ends at the deadline it is given (now_ns() clock, 0 = none), when a process dies (seen
  * at once on the node, by pidfd and by the closed socket, also if only a forked child of it keeps
- * the socket open), or when a peer aborts. After any failure the boot is dead: every later operation
- * returns the same failure, and boot_failure() says what it was. A failure is passed on to all
- * processes before it is returned, so all name the same rank and reason.
+ * the socket open), or when a peer aborts. After any failure the boot is dead: every later
+ * operation returns the same failure, and boot_failure() says what it was. A failure is passed on
+ * to all processes before it is returned, so all name the same rank and reason.
  */
 #ifndef BOOTSTRAP_H
 #define BOOTSTRAP_H
@@ -57,18 +57,18 @@ struct boot_proc {
 
 struct boot {
 	int nranks, nprocs, nnodes;
-	int proc;          /* this process's index; processes are ordered by (node, lowest rank) */
-	int node_nprocs;   /* processes on this node */
-	int node_proc0;    /* index of its first; those of a node are consecutive */
+	int proc;        /* this process's index; processes are ordered by (node, lowest rank) */
+	int node_nprocs; /* processes on this node */
+	int node_proc0;  /* index of its first; those of a node are consecutive */
 	const struct boot_proc *procs;
 	const int *rank_proc; /* rank -> process */
-	/* the rest is private to tree.c */
+			      /* the rest is private to tree.c */
 };
 
 /* Meet. next(arg, &m) is called from this thread whenever wakefd becomes readable (it drains wakefd
- * and returns 1 with a member to send, 0 when there is no more for now): local ranks may trickle in.
- * Returns when every rank of the communicator has joined and the tree stands. Timeout: every waiting
- * process learns which ranks did not come. */
+ * and returns 1 with a member to send, 0 when there is no more for now): local ranks may trickle
+ * in. Returns when every rank of the communicator has joined and the tree stands. Timeout: every
+ * waiting process learns which ranks did not come. */
 symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
 	int (*next)(void *arg, struct boot_member *m), void *arg, uint64_t deadline,
 	struct boot **boot, struct failure *why);
@@ -84,8 +84,8 @@ symcclResult_t boot_barrier(struct boot *b, uint64_t deadline);
  * in the order of node_proc; *fds (counts[p] of them per process, own ones as duplicates) belong to
  * the caller, who closes them and frees both arrays. A descriptor that could not be received (table
  * full) is -1: the caller votes. */
-symcclResult_t boot_allgather_fds(struct boot *b, const int *mine, int n, int **fds, int **counts,
-	uint64_t deadline);
+symcclResult_t boot_allgather_fds(
+	struct boot *b, const int *mine, int n, int **fds, int **counts, uint64_t deadline);
 /* Between two processes; connects on demand and keeps nothing open. recv waits for that sender and
  * tag; *len in: room, out: bytes. */
 symcclResult_t boot_send(
