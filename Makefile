@@ -125,9 +125,12 @@ UNIT := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/unit/*_test.c))
 RANKS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/ranks/*_test.c))
 STRESS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/stress/*.c))
 TEST_COMMON := $(call objs,$(wildcard $(S)tests/*.c))
+# A CUDA driver over host memory, for tests without one.
+FAKECUDA_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/*.c))
+FAKECUDA := $(if $(FAKECUDA_OBJ),$(O)/tests/fakecuda/libcuda.so.1)
 
 all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES)
-tests: $(UNIT) $(RANKS) $(STRESS)
+tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA)
 
 # ---- Compile and link ------------------------------------------------------------------------
 
@@ -186,8 +189,12 @@ $(STRESS): $(O)/%: $(O)/obj/%.o $(TEST_COMMON) $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
+$(FAKECUDA): $(FAKECUDA_OBJ)
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -ldl
 
--include $(patsubst %.o,%.d,$(OBJ) $(PERF_COMMON) $(TEST_COMMON) \
+-include $(patsubst %.o,%.d,$(OBJ) $(FAKECUDA_OBJ) $(PERF_COMMON) $(TEST_COMMON) \
 	$(PERF:$(O)/%=$(O)/obj/%.o) $(EXAMPLES:$(O)/%=$(O)/obj/%.o) \
 	$(TOOLS:$(O)/bin/%=$(O)/obj/tools/%.o) \
 	$(UNIT:$(O)/%=$(O)/obj/%.o) $(RANKS:$(O)/%=$(O)/obj/%.o) $(STRESS:$(O)/%=$(O)/obj/%.o))
@@ -216,18 +223,21 @@ check-docs: man
 need_criterion = $(if $(HAVE_CRITERION),,$(error criterion was not found: install libcriterion-dev, \
 	remove $(O)/config.mk (or run make check, which does it)))
 run_tests = $(S)tests/run -j $(CHECK_JOBS) -t $(TEST_TIMEOUT) -l $(O)/tests/log
-check-unit: $(UNIT)
+check-unit: $(UNIT) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(UNIT)
-check-ranks: $(RANKS)
+check-ranks: $(RANKS) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(RANKS)
-check-stress: $(STRESS)
+check-stress: $(STRESS) $(FAKECUDA)
 	@$(run_tests) $(STRESS)
-check-tests: $(UNIT) $(RANKS) $(STRESS)
+check-tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS)
 
-# The quick static ones first; the tests last, so that their summary is what one sees.
-run-check: all tests check-headers check-symbols check-format check-docs
-	@+$(MAKE) -f $(S)Makefile check-tests
+# The quick static ones first; the tests last, so that their summary is what one sees. All are run.
+run-check: all tests
+	+@rc=0; \
+	$(MAKE) -k -f $(S)Makefile check-headers check-symbols check-format check-docs || rc=1; \
+	$(MAKE) -f $(S)Makefile check-tests || rc=1; \
+	[ $$rc = 0 ] && echo 'make check: all passed' || { echo 'make check: FAILED' >&2; exit 1; }
 
 # ---- Install ---------------------------------------------------------------------------------
 

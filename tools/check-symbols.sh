@@ -13,7 +13,7 @@ declared=$(grep -v '#define' "$header" | tr '\n' ' ' | grep -o 'SYMCCL_API [^;(]
 rc=0
 compare() { # name a, list a, name b, list b
 	local d
-	d=$(diff <(echo "$2") <(echo "$4") | sed -n "s/^< /  only in $1: /p; s/^> /  only in $3: /p")
+	d=$(diff <(echo "$2") <(echo "$4") | sed -n "s|^< |  only in $1: |p; s|^> |  only in $3: |p")
 	[ -z "$d" ] || { echo "$d"; rc=1; }
 }
 compare "the library" "$exported" "$map" "$mapped"
