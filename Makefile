@@ -40,8 +40,10 @@ DEMO := -P 4 -R 2 -b 8 -e 1M -f 8
 demo: setup
 	@+$(second) $(O)/perf/all_gather_perf
 	$(O)/perf/all_gather_perf $(DEMO)
+# A configuration from before the set-up may not know of Criterion.
 redetect = @grep -qs "^HAVE_CRITERION := 1" $(O)/config.mk || rm -f $(O)/config.mk
 check: setup-check
+	$(redetect)
 	@+$(second) run-check
 check-full: setup-check
 	$(redetect)
