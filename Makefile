@@ -143,7 +143,7 @@ $(1): FORCE
 	printf '%s\n' '$$(subst ','\'',$(2))' >$$@
 endef
 $(eval $(call stamp,$(O)/obj/flags,$$(CC) $$(LDFLAGS) $$(FLAGS) $(if $(CC),$(shell $(CC) -dumpfullversion -dumpmachine))))
-$(eval $(call stamp,$(O)/obj/list,$$(OBJ)))
+$(eval $(call stamp,$(O)/obj/list,$$(OBJ) $$(TEST_COMMON)))
 
 $(O)/obj/%.o: $(S)%.c $(O)/obj/flags
 	$(call say,CC,$<)
@@ -155,10 +155,12 @@ $(O)/obj/tests/%.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS)
 $(O)/obj/examples/%.o: INCLUDES := -I$(S)include
 $(O)/obj/src/params.o: $(S)src/params.def
 
-$(LIB).a: $(OBJ) $(O)/obj/list
+$(LIB).a: $(OBJ)
+$(O)/lib/libtest.a: $(TEST_COMMON)
+$(LIB).a $(O)/lib/libtest.a: $(O)/obj/list
 	$(call say,AR,$@)
 	@mkdir -p $(@D); rm -f $@
-	$(Q)$(AR) rcs $@ $(OBJ)
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 
 # clang leaves the sanitizers' symbols to the program, so -z defs is for plain builds.
 $(O)/lib/$(SONAME): $(OBJ) $(O)/obj/list $(S)src/symccl.map
@@ -183,11 +185,11 @@ $(TOOLS): $(O)/bin/%: $(O)/obj/tools/%.o $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl
-$(UNIT) $(RANKS): $(O)/%: $(O)/obj/%.o $(TEST_COMMON) $(LIB).a
+$(UNIT) $(RANKS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(CRITERION_LIBS) $(SODIUM_LIBS) -ldl -lm
-$(STRESS): $(O)/%: $(O)/obj/%.o $(TEST_COMMON) $(LIB).a
+$(STRESS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
@@ -205,13 +207,18 @@ $(FAKECUDA): $(FAKECUDA_OBJ)
 
 HEADERS := $(wildcard $(S)src/*.h $(S)src/*/*.h $(S)src/coll/host/*.h $(S)include/*.h $(S)perf/*.h \
 	$(S)tests/*.h)
-check-headers: $(HEADERS:$(S)%=$(O)/obj/%.ok)
+PUBLIC := $(filter $(S)include/%,$(HEADERS))
+check-headers: $(HEADERS:$(S)%=$(O)/obj/%.ok) $(PUBLIC:$(S)%=$(O)/obj/%.c++.ok)
 $(O)/obj/%.h.ok: $(S)%.h $(O)/obj/flags
 	@mkdir -p $(@D)
 	$(Q)echo '#include "$(abspath $<)"' | $(CC) $(FLAGS) $(INCLUDES) -I$(S)tests -I$(S)perf \
 		-MMD -MP -MF $@.d -MT $@ -fsyntax-only -x c -
-	$(Q)$(if $(filter $(S)include/%,$<),echo '#include "$(abspath $<)"' | \
-		$(CC) -Wall -Wextra -Werror -fsyntax-only -x c++ -)
+	@touch $@
+$(O)/obj/%.h.c++.ok: $(S)%.h $(O)/obj/flags
+	@mkdir -p $(@D)
+	$(Q)if echo | $(CC) -fsyntax-only -x c++ - 2>/dev/null; then \
+		echo '#include "$(abspath $<)"' | $(CC) -Wall -Wextra -Werror -fsyntax-only -x c++ -; \
+	else echo 'check-headers: $< was not tried as C++: $(CC) has none here'; fi
 	@touch $@
 -include $(HEADERS:$(S)%=$(O)/obj/%.ok.d)
 

@@ -47,6 +47,7 @@ if [ "$what" != build ]; then
 fi
 if [ "$what" = ci ]; then
 	compiles clang || missing+=(clang)
+	command -v g++ >/dev/null || missing+=(g++)
 	command -v clang-format-14 >/dev/null || missing+=(clang-format-14)
 fi
 case ${D:+$CC} in
