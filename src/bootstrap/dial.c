@@ -167,11 +167,14 @@ void dial_step(struct dial *d, const struct pollset *ps)
 
 void dial_close(struct dial *d)
 {
+	uint8_t key[AUTH_KEY];
+
 	for (int i = 0; i < DIAL_SLOTS; i++)
 		if (d->at[i].fd >= 0)
 			close(d->at[i].fd);
 	free(d->targets);
-	dial_init(d, d->key, d->purpose);
+	memcpy(key, d->key, sizeof(key));
+	dial_init(d, key, d->purpose);
 }
 
 const char *dial_text(const struct dial *d, char *buf, size_t size)

@@ -358,6 +358,7 @@ static symcclResult_t join_tree(struct join *j)
 		if (t->dial && t->dial->fd >= 0)
 			TRY(join_parent(j));
 	}
+	t->stands = true;
 	return symcclSuccess;
 }
 

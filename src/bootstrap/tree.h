@@ -87,7 +87,7 @@ struct tree {
 	/* Set-up only. */
 	struct edge root;
 	struct wire_place place;
-	bool placed;
+	bool placed, stands; /* place is known; own edges are all there */
 	struct dial *dial;
 	/* Operations. */
 	uint32_t seq;   /* the one in progress, or the last */
