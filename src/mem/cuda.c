@@ -403,11 +403,12 @@ static symcclResult_t access_range(CUdeviceptr va, size_t size, int current, con
 	return symcclSuccess;
 }
 
-static symcclResult_t set_access(void *va, size_t size, const uint32_t *stop)
+static symcclResult_t set_access(void *va, size_t size, int prefault, const uint32_t *stop)
 {
 	struct cu_scope s;
 	symcclResult_t ret;
 
+	(void)prefault;
 	TRY(enter_use(&s));
 	ret = access_range((CUdeviceptr)(uintptr_t)va, size, s.device, stop);
 	cu_leave(&s);

@@ -9,7 +9,6 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the list; no driver call under it */
 static struct gpu_handle *handles;
-static uint64_t next_seq = 1; /* atomic */
 
 struct gpu_handle *gpu_handle_new(CUmemGenericAllocationHandle drv, size_t size, int device)
 {
@@ -17,8 +16,7 @@ struct gpu_handle *gpu_handle_new(CUmemGenericAllocationHandle drv, size_t size,
 
 	if (h == NULL)
 		return NULL;
-	h->head.uid.proc = mem_proc_uid();
-	h->head.uid.seq = __atomic_fetch_add(&next_seq, 1, __ATOMIC_RELAXED);
+	h->head.uid = mem_uid_next();
 	h->head.size = size;
 	h->head.refs = 1;
 	h->head.device = device;

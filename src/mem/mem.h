@@ -4,6 +4,10 @@
  * Every operation may be called from any thread; operations on one handle or one address range
  * must not overlap in time, except that handles are reference counted. All return symcclResult_t
  * and leave a sentence with fail(); on failure nothing has changed unless said.
+ *
+ * Fork, host memory: allocations are shared mappings, so parent and child go on seeing the same
+ * bytes. Either may free its own mapping and handles; that does not touch the other's. The child's
+ * new allocations carry another uid.proc.
  */
 #ifndef MEM_H
 #define MEM_H
@@ -40,48 +44,55 @@ struct mem_ops {
 	const char *name; /* "host", "cuda" */
 	symcclDeviceType_t type;
 
-	/* NULL, or a constant sentence that says why this backend cannot be used here. May start the
-	 * CUDA driver, never makes a context. */
+	/* NULL, or a constant sentence that says why this backend cannot be used here. May start
+	 * the CUDA driver, never makes a context. */
 	const char *(*unusable)(void);
-	/* The GPU that create, import_fd and set_access mean on the calling thread (its current one), by
-	 * ordinal; host: -1. No failure: 0 when the thread has none. */
+	/* The GPU that create, import_fd and set_access mean on the calling thread (its current
+	 * one), by ordinal; host: -1. No failure: 0 when the thread has none. */
 	int (*device)(void);
-	/* Make that GPU the thread's current one; for threads of our own, before anything else. Host:
-	 * does nothing. symcclInvalidArgument: no such GPU. */
+	/* Make that GPU the thread's current one; for threads of our own, before anything else.
+	 * Host: does nothing. symcclInvalidArgument: no such GPU. */
 	symcclResult_t (*bind_thread)(int device);
-	/* Unit of size, offset and address for create, map and reserve. No failure. */
+	/* Unit of size, offset and address for create, map and reserve: a power of two. */
 	size_t (*granularity)(void);
-	/* Memory a rank could use at most, for the stride: host: physical memory. */
+	/* Memory a rank could use at most, for the stride: host: physical memory, or the cgroup's
+	 * limit if that is less. */
 	size_t (*capacity)(void);
 	/* New zeroed physical memory, all pages present (may take long; no locks held). *h has one
-	 * reference. symcclSystemError when memory or descriptors are exhausted. */
+	 * reference. symcclSystemError when memory or descriptors are exhausted: at once when it
+	 * can be seen beforehand. Host: holds a descriptor until the last release. */
 	symcclResult_t (*create)(size_t size, struct mem_handle **h);
-	/* The allocations under a user's range. symcclInvalidUsage, with the reason, when that memory
-	 * cannot be shared. Takes the allocation table's lock. */
+	/* The allocations under a user's range. symcclInvalidUsage, with the reason, when that
+	 * memory cannot be shared. Takes the allocation table's lock. */
 	symcclResult_t (*retain)(const void *addr, size_t size, struct mem_span *span);
 	/* A new descriptor for another process; the caller closes it. */
 	symcclResult_t (*export_fd)(struct mem_handle *h, int *fd);
-	/* The reverse: takes ownership of fd also on failure. size and uid are the exporter's; a size
-	 * that the object does not have is symcclInvalidUsage (CUDA tells only when it is mapped). */
+	/* The reverse: takes ownership of fd also on failure. size and uid are the exporter's; a
+	 * size that the object does not have is symcclInvalidUsage (CUDA tells only when it is
+	 * mapped). Host: so is an object that could shrink under the mapping. An import is mapped
+	 * once: its descriptor is closed then, so that peers' windows do not fill the descriptor
+	 * table. */
 	symcclResult_t (*import_fd)(int fd, size_t size, struct mem_uid uid, struct mem_handle **h);
-	/* Address space only. align: power of two, 0 = granularity. */
+	/* Address space only. align: power of two, 0 = granularity. symcclSystemError when there is
+	 * no room (RLIMIT_AS, a sanitizer, too many reservations). */
 	symcclResult_t (*reserve)(size_t size, size_t align, void **va);
 	symcclResult_t (*unreserve)(void *va, size_t size);
-	/* Map all of h at va inside a reservation; not accessible before set_access on CUDA. Takes its
-	 * own reference on h, which unmap gives back. */
+	/* Map all of h at va inside a reservation; not accessible before set_access on CUDA. Takes
+	 * its own reference on h, which unmap gives back. */
 	symcclResult_t (*map)(void *va, struct mem_handle *h);
-	/* Make [va, va + size) readable and writable, and its pages present in this process. May take
-	 * long; looks at *stop (may be NULL) now and then and returns symcclRemoteError when it is
-	 * nonzero. On failure a part may be accessible until unmap. CUDA: for the current GPU, and those
-	 * of the process's other ranks that reach it. */
-	symcclResult_t (*set_access)(void *va, size_t size, const uint32_t *stop);
+	/* Make [va, va + size) readable and writable, and, if prefault is nonzero, its pages
+	 * present in this process. May take long; looks at *stop (may be NULL) now and then and
+	 * returns symcclRemoteError, without a sentence, when it is nonzero. On failure a part may
+	 * be accessible until unmap. CUDA: for the current GPU, and those of the process's other
+	 * ranks that reach it; always present. */
+	symcclResult_t (*set_access)(void *va, size_t size, int prefault, const uint32_t *stop);
 	/* Undo map (h as given there); the addresses become reserved again. */
 	symcclResult_t (*unmap)(void *va, struct mem_handle *h);
 	/* Drop one reference; the last one frees. h may be NULL. */
 	void (*release)(struct mem_handle *h);
-	/* symcclMemAlloc / symcclMemFree: create + reserve + map + set_access, entered in (removed from)
-	 * the table that retain reads. free_: symcclInvalidArgument for a pointer alloc did not return;
-	 * after any other failure it can be called again. */
+	/* symcclMemAlloc / symcclMemFree: create + reserve + map + set_access, entered in (removed
+	 * from) the table that retain reads. free_: symcclInvalidArgument for a pointer alloc did
+	 * not return; after any other failure it can be called again. */
 	symcclResult_t (*alloc)(size_t size, void **ptr);
 	symcclResult_t (*free_)(void *ptr);
 	/* Nonzero when ptr lies in memory of this backend's alloc. */
@@ -96,7 +107,9 @@ const struct mem_ops *const *mem_backends(void);
 /* The backend for a device type (auto: SYMCCL_DEVICE, else the first usable). fail()s when that
  * backend is not usable here, with the reason. */
 symcclResult_t mem_select(symcclDeviceType_t type, const struct mem_ops **ops);
-/* This process's random number, as in mem_uid.proc. A forked child has another. */
+/* This process's random number, as in mem_uid.proc; never 0. A forked child has another. */
 uint64_t mem_proc_uid(void);
+/* A name for a new allocation, for backends. */
+struct mem_uid mem_uid_next(void);
 
 #endif
