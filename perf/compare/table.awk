@@ -1,0 +1,93 @@
+# Lines "round who row bytes mode us", "round who L ns", "round who C gbs" -> the table, and one line
+# of JSON in the file named by json.
+
+function median(list, n,    i, j, t) { # sorts list[1..n]
+	for (i = 2; i <= n; i++) {
+		t = list[i]
+		for (j = i - 1; j > 0 && list[j] > t; j--)
+			list[j + 1] = list[j]
+		list[j + 1] = t
+	}
+	return n == 0 ? 0 : n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
+}
+
+function human(bytes) {
+	return bytes >= 1048576 ? bytes / 1048576 "M" : bytes >= 1024 ? bytes / 1024 "K" : bytes
+}
+
+# Median over rounds of who's time; 0 where it has none.
+function over_rounds(who, key,    r, n, v) {
+	for (r = 1; r <= rounds; r++)
+		if ((r, who, key) in us)
+			v[++n] = us[r, who, key]
+	return median(v, n)
+}
+
+# Per round the ratio of the two, whose median is what counts.
+function ratios(best, key,    r, n, v) {
+	for (r = 1; r <= rounds; r++)
+		if (us[r, "symccl", key] > 0 && us[r, best, key] > 0)
+			v[++n] = us[r, best, key] / us[r, "symccl", key]
+	ratio = median(v, n)
+	least = v[1]
+	most = v[n]
+}
+
+{
+	rounds = $1 > rounds ? $1 : rounds
+	if (!($2 in seen)) {
+		seen[$2] = 1
+		who[++nwho] = $2
+	}
+}
+$3 == "L" && $4 > 0 { L[++nL] = $4 }
+$3 == "C" && $4 > 0 { C[++nC] = $4 }
+$3 == "row" {
+	key = $4 " " $5
+	us[$1, $2, key] = $6
+	if (!(key in known)) {
+		known[key] = 1
+		if ($5 == "dirty")
+			dirty[++ndirty] = key
+		else
+			b2b[++nb2b] = key
+	}
+}
+
+function line(key,    i, t, best, best_us, part, text) {
+	split(key, part, " ")
+	text = sprintf("%8s %6s", human(part[1]), part[2])
+	json_rows = json_rows sprintf("%s{\"size\": %d, \"timing\": \"%s\", \"us\": {", \
+		json_rows == "" ? "" : ", ", part[1], part[2])
+	for (i = 1; i <= nwho; i++) {
+		t = over_rounds(who[i], key)
+		text = text sprintf(t > 0 ? " %13.2f" : " %13s", t > 0 ? t : "-")
+		json_rows = json_rows sprintf("%s\"%s\": %.4f", i > 1 ? ", " : "", who[i], t)
+		if (who[i] != "symccl" && t > 0 && (best == "" || t < best_us)) {
+			best = who[i]
+			best_us = t
+		}
+	}
+	ratios(best, key)
+	printf "%s   %-13s %6.2f  (%.2f to %.2f)\n", text, best, ratio, least, most
+	json_rows = json_rows sprintf("}, \"best\": \"%s\", \"ratio\": %.3f, \"least\": %.3f, \"most\": %.3f}", \
+		best, ratio, least, most)
+}
+
+END {
+	l = median(L, nL)
+	c = median(C, nC)
+	printf "#\n# %s: L %.0f ns (%.0f to %.0f over runs), C %.1f GB/s (%.1f to %.1f)\n", \
+		coll, l, L[1], L[nL], c, C[1], C[nC]
+	printf "# %6s %6s", "bytes", "timing"
+	for (i = 1; i <= nwho; i++)
+		printf " %13s", who[i]
+	printf "   %-13s %6s  %s\n", "best peer", "ratio", "(range)"
+	for (i = 1; i <= ndirty; i++)
+		line(dirty[i])
+	for (i = 1; i <= nb2b; i++)
+		line(b2b[i])
+	printf "{\"collective\": \"%s\", \"line_latency_ns\": %.1f, \"line_latency_least\": %.1f, " \
+		"\"line_latency_most\": %.1f, \"copy_gbs\": %.2f, \"rows\": [%s]}\n", \
+		coll, l, L[1], L[nL], c, json_rows >json
+}

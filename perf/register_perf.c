@@ -1,0 +1,165 @@
+/* Times symcclCommWindowRegister between two processes against what the kernel takes to map the
+ * same pages: one large window whose pages are there already, and many small ones in one group. */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common.h"
+
+enum { PROCS = 2, PAGE = 4096, MANY = 100, MAX_REPEATS = 101 };
+static const size_t bare_bytes = (size_t)256 << 20;
+
+struct shared {
+	struct perf_id id;
+	struct bench_flags flags[PROCS];
+};
+
+struct job {
+	struct shared *shared;
+	int fd[PROCS]; /* bare memory of each process */
+	size_t bytes;
+	int repeats;
+	struct bench_team team;
+	symcclComm_t comm;
+};
+
+/* Seconds to map the other process's present pages, both processes at once. */
+static double bare_once(struct job *j)
+{
+	double t0;
+	void *p;
+
+	bench_barrier(&j->team);
+	t0 = bench_now(CLOCK_MONOTONIC);
+	p = mmap(NULL, bare_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+		j->fd[!j->team.me], 0);
+	t0 = bench_now(CLOCK_MONOTONIC) - t0;
+	if (p == MAP_FAILED)
+		perf_die("mmap: %m");
+	bench_barrier(&j->team);
+	munmap(p, bare_bytes);
+	return t0;
+}
+
+static double bare_page_us(struct job *j)
+{
+	double v[3];
+
+	for (int k = 0; k < 3; k++)
+		v[k] = bare_once(j);
+	return bench_median(v, 3) / (double)(bare_bytes / PAGE) * 1e6;
+}
+
+/* Seconds to register n fresh allocations of bytes each in one group; from a common start. */
+static double register_once(struct job *j, size_t bytes, int n)
+{
+	symcclWindow_t win[n];
+	void *p[n];
+	double t0;
+
+	for (int i = 0; i < n; i++)
+		perf_check(
+			symcclMemAllocOn(&p[i], bytes, symcclDeviceHost), NULL, "symcclMemAlloc");
+	bench_barrier(&j->team);
+	t0 = bench_now(CLOCK_MONOTONIC);
+	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
+	for (int i = 0; i < n; i++)
+		perf_check(symcclCommWindowRegister(
+				   j->comm, p[i], bytes, &win[i], SYMCCL_WIN_COLL_SYMMETRIC),
+			j->comm, "symcclCommWindowRegister");
+	perf_check(symcclGroupEnd(), j->comm, "symcclCommWindowRegister");
+	t0 = bench_now(CLOCK_MONOTONIC) - t0;
+	bench_barrier(&j->team);
+	for (int i = 0; i < n; i++) {
+		perf_check(symcclCommWindowDeregister(j->comm, win[i]), j->comm, "deregister");
+		perf_check(symcclMemFree(p[i]), NULL, "symcclMemFree");
+	}
+	return t0;
+}
+
+static double register_ms(struct job *j, size_t bytes, int n)
+{
+	double v[MAX_REPEATS];
+
+	for (int k = 0; k < j->repeats; k++)
+		v[k] = register_once(j, bytes, n);
+	return bench_median(v, (size_t)j->repeats) * 1e3;
+}
+
+static void bare_touch(struct job *j)
+{
+	char *p = mmap(NULL, bare_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+		j->fd[j->team.me], 0);
+
+	if (p == MAP_FAILED)
+		perf_die("mmap: %m");
+	memset(p, 1, bare_bytes);
+}
+
+static int process_main(int index, void *arg)
+{
+	struct job *j = arg;
+	symcclConfig_t config = SYMCCL_CONFIG_INITIALIZER;
+	double page_us, big, one, many, total;
+	size_t pages = j->bytes / PAGE;
+
+	j->team = (struct bench_team){.me = index,
+		.n = PROCS,
+		.yield = 1,
+		.of = {&j->shared->flags[0], &j->shared->flags[1]}};
+	bare_touch(j);
+	page_us = bare_page_us(j);
+	config.device = symcclDeviceHost;
+	perf_check(symcclCommInitRankConfig(
+			   &j->comm, PROCS, perf_id_get(&j->shared->id, index), index, &config),
+		NULL, "symcclCommInitRank");
+	register_once(j, PAGE, 1); /* the first one also makes the communicator's own window */
+	one = register_ms(j, PAGE, 1);
+	total = register_ms(j, (size_t)MANY * PAGE, 1);
+	many = register_ms(j, PAGE, MANY);
+	big = register_ms(j, j->bytes, 1);
+	perf_check(symcclCommDestroy(j->comm), NULL, "symcclCommDestroy");
+	if (index)
+		return 0;
+	printf("# two processes; ms, median of %d; rank 0's view\n", j->repeats);
+	printf("bare mapping of the peer's pages        %10.3f us a page\n", page_us);
+	printf("one window of %7zu KiB              %10.3f ms, bare %.3f ms, more by %.3f ms\n",
+		j->bytes >> 10, big, page_us * (double)pages / 1e3,
+		big - page_us * (double)pages / 1e3);
+	printf("one window of 4 KiB                     %10.3f ms\n", one);
+	printf("one window of %7zu KiB              %10.3f ms\n", (size_t)MANY * PAGE >> 10, total);
+	printf("%d windows of 4 KiB in one group       %10.3f ms, %.2f x one of 4 KiB, "
+	       "%.2f x one of their size\n",
+		MANY, many, many / one, many / total);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct job j = {.bytes = (size_t)1 << 30, .repeats = 3};
+	int bad = 0;
+
+	for (int c; (c = getopt(argc, argv, "s:k:h")) != -1;) {
+		if (c == 's')
+			bad |= size_parse(optarg, &j.bytes) || j.bytes < PAGE;
+		else if (c == 'k')
+			j.repeats = atoi(optarg);
+		else
+			bad = 1;
+	}
+	if (bad || j.repeats < 1 || j.repeats > MAX_REPEATS) {
+		fprintf(stderr, "usage: %s [-s size of the large window (1G)] [-k repeats (3)]\n",
+			argv[0]);
+		return 2;
+	}
+	j.shared = perf_shared(sizeof(*j.shared));
+	for (int i = 0; i < PROCS; i++) {
+		j.fd[i] = memfd_create("bare", MFD_CLOEXEC);
+		if (j.fd[i] < 0 || ftruncate(j.fd[i], (off_t)bare_bytes))
+			perf_die("memfd: %m");
+	}
+	return perf_fork(PROCS, process_main, &j);
+}
