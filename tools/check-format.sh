@@ -1,6 +1,16 @@
 #!/bin/bash
-# The whole tree is what clang-format 14 makes of it.
+# The whole tree is what clang-format 14 makes of it, and keeps the rules that grep can see.
 set -eu
+
+refuse() { # what, lines
+	[ -z "$2" ] || { printf '%s\n' "$2" "check-format: $1" >&2; exit 1; }
+}
+code=$(grep -rn '' src --include='*.[ch]')
+refuse 'the environment is read in params.c and launch.c only' \
+	"$(grep -wE '(secure_)?getenv' <<<"$code" | grep -vE '^src/(params|bootstrap/launch)\.c:' || true)"
+refuse 'a library does not end the process' \
+	"$(grep -E '\b(abort|exit|_exit|assert)\(' <<<"$code" || true)"
+
 cf=$(command -v clang-format-14 || command -v clang-format || true)
 if [ -z "$cf" ] || ! "$cf" --version | grep -q 'version 14\.'; then
 	echo 'check-format: skipped, clang-format 14 is not installed'
