@@ -232,9 +232,12 @@ static void show_params(void)
 	struct param_row r;
 
 	for (int i = 0; params_row(i, &r); i++) {
-		printf("%s=%s", r.name, r.value);
-		printf("  (%s; default %s%s%s)\n", r.set ? "from the environment" : "default",
-			r.def[0] ? r.def : "empty", r.range[0] ? "; " : "", r.range);
+		printf("%s=%s  (", r.name, r.value);
+		if (r.set)
+			printf("from the environment; default %s", r.def[0] ? r.def : "empty");
+		else
+			printf("default");
+		printf("%s%s)\n", r.range[0] ? "; " : "", r.range);
 		printf("    %s\n", r.help);
 	}
 }
