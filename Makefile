@@ -128,8 +128,11 @@ RANKS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/ranks/*_test.c))
 STRESS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/stress/*.c))
 TEST_COMMON := $(call objs,$(wildcard $(S)tests/*.c))
 # A CUDA driver over host memory, for tests without one.
-FAKECUDA_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/*.c))
-FAKECUDA := $(if $(FAKECUDA_OBJ),$(O)/tests/fakecuda/libcuda.so.1)
+CONFORMANCE_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/conformance*.c))
+FAKECUDA_OBJ := $(filter-out $(CONFORMANCE_OBJ),$(call objs,$(wildcard $(S)tests/fakecuda/*.c)))
+FAKECUDA := $(O)/tests/fakecuda/libcuda.so.1 $(O)/tests/cuda_conformance
+# Tests with cuda in their name find the double before any driver.
+CUDA_TESTS := $(foreach t,$(UNIT) $(RANKS) $(STRESS),$(if $(findstring cuda,$(notdir $t)),$t))
 
 all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES)
 tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA)
@@ -193,12 +196,19 @@ $(STRESS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
-$(FAKECUDA): $(FAKECUDA_OBJ)
+$(CUDA_TESTS): private LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../fakecuda'
+$(O)/obj/tests/unit/cuda_abi_test.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS) \
+	$(addprefix -isystem ,$(wildcard $(NVCC:%/bin/nvcc=%/include)))
+$(O)/tests/cuda_conformance: $(CONFORMANCE_OBJ)
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ -ldl
+$(O)/tests/fakecuda/libcuda.so.1: $(FAKECUDA_OBJ)
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -ldl
 
--include $(patsubst %.o,%.d,$(OBJ) $(FAKECUDA_OBJ) $(PERF_COMMON) $(TEST_COMMON) \
+-include $(patsubst %.o,%.d,$(OBJ) $(FAKECUDA_OBJ) $(CONFORMANCE_OBJ) $(PERF_COMMON) $(TEST_COMMON) \
 	$(PERF:$(O)/%=$(O)/obj/%.o) $(EXAMPLES:$(O)/%=$(O)/obj/%.o) \
 	$(TOOLS:$(O)/bin/%=$(O)/obj/tools/%.o) \
 	$(UNIT:$(O)/%=$(O)/obj/%.o) $(RANKS:$(O)/%=$(O)/obj/%.o) $(STRESS:$(O)/%=$(O)/obj/%.o))
