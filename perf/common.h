@@ -115,7 +115,7 @@ struct perf_time {
 
 /* What the header says about each rank. */
 struct perf_who {
-	int32_t pid, cpu; /* cpu -1: not pinned */
+	int32_t pid, cpu; /* cpu -1: free to move */
 	char host[56];
 };
 

@@ -341,7 +341,7 @@ static void walk(struct perf_thread *t, struct perf_case *c)
 
 static void who_all(struct perf_thread *t, struct perf_who *all)
 {
-	struct perf_who me = {.pid = getpid(), .cpu = t->job->pinned ? sched_getcpu() : -1};
+	struct perf_who me = {.pid = getpid(), .cpu = cpus_allowed() == 1 ? sched_getcpu() : -1};
 
 	gethostname(me.host, sizeof(me.host) - 1);
 	memcpy(all, exchange(t, (const double *)&me, sizeof(me) / sizeof(double)),
