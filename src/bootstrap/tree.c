@@ -243,6 +243,9 @@ static symcclResult_t root_step(struct tree *t)
 	if (got == 0)
 		return symcclSuccess;
 	edge_close(&t->root);
+	/* Rank 0 may be through with all of it, and gone, before the last ones are. */
+	if (t->stands)
+		return symcclSuccess;
 	return tree_die_here(t, fail(symcclRemoteError, "the rendezvous went away: the process "
 							"that serves it (where the unique id was "
 							"made, or rank 0's) has ended"));

@@ -211,6 +211,13 @@ Test(bootstrap, five_hundred_twelve_ranks_share_one_connection)
 	RUN(2, 10, many_in_one, NULL);
 }
 
+/* Several suites may run on one machine. */
+static char *random_address(char where[32])
+{
+	snprintf(where, 32, "localhost:%d", 16384 + (int)(test_seed() % 12000));
+	return where;
+}
+
 struct trickle {
 	struct opener o;
 	int wakefd;
@@ -245,17 +252,17 @@ static void *trickle_poke(void *arg)
 static int trickling(int rank, int n, void *arg)
 {
 	struct trickle t = {.wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+	const char *where = arg;
 	struct leak_snapshot before;
 	struct failure why;
 	symcclUniqueId id;
 	pthread_t poker;
 	struct boot *b;
 
-	(void)arg;
 	leak_snapshot(&before);
 	for (int i = 3; i >= 0; i--)
 		opener_add(&t.o, i * n + rank, 4 * n);
-	RANK_OK(boot_id_from_address("127.0.0.1:21873", 16, "trickling", &id));
+	RANK_OK(boot_id_from_address(where, 16, "trickling", &id));
 	RANK_CHECK(pthread_create(&poker, NULL, trickle_poke, &t) == 0, "no thread");
 	RANK_OK(boot_open(&id, t.wakefd, trickle_next, &t, after(10), &b, &why));
 	pthread_join(poker, NULL);
@@ -268,19 +275,26 @@ static int trickling(int rank, int n, void *arg)
 
 Test(bootstrap, ranks_trickle_in)
 {
-	RUN(3, 20, trickling, NULL);
+	char where[32];
+
+	RUN(3, 20, trickling, random_address(where));
 }
 
 /* ---- Ids made of an address ---------------------------------------------------------------- */
 
+struct address {
+	char where[32];
+	int nports;
+};
+
 /* The same id again and again; rank 0 is not always in the same process. */
 static int same_address(int rank, int n, void *arg)
 {
-	const int *nports = arg;
+	const struct address *a = arg;
 	symcclUniqueId id;
 	struct boot *b;
 
-	RANK_OK(boot_id_from_address("localhost:21891", *nports, "salt", &id));
+	RANK_OK(boot_id_from_address(a->where, a->nports, a->where, &id));
 	for (int round = 0; round < 20; round++) {
 		ranks_note("round %d", round);
 		RANK_OK(open_one((rank + round / 4) % n, n, &id, 10, &b, NULL));
@@ -293,11 +307,12 @@ static int same_address(int rank, int n, void *arg)
 
 Test(bootstrap, an_address_serves_one_communicator_after_another)
 {
-	int nports = 1;
+	struct address a = {.nports = 1};
 
-	RUN(4, 20, same_address, &nports);
-	nports = 16;
-	RUN(4, 20, same_address, &nports);
+	random_address(a.where);
+	RUN(4, 20, same_address, &a);
+	a.nports = 16;
+	RUN(4, 20, same_address, &a);
 }
 
 /* ---- Two at once --------------------------------------------------------------------------- */
@@ -455,7 +470,8 @@ static int full_table(int rank, int n, void *arg)
 	for (int i = 0; i < 8 * n; i++) {
 		int want = i / 8 * 1000 + i % 8;
 
-		RANK_CHECK(fd_tag(fds[i]) == want, "%d, not %d, the second time", fd_tag(fds[i]), want);
+		RANK_CHECK(fd_tag(fds[i]) == want, "%d, not %d, the second time", fd_tag(fds[i]),
+			want);
 		close(fds[i]);
 	}
 	free(fds);
