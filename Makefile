@@ -131,11 +131,13 @@ TEST_COMMON := $(call objs,$(wildcard $(S)tests/*.c))
 CONFORMANCE_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/conformance*.c))
 FAKECUDA_OBJ := $(filter-out $(CONFORMANCE_OBJ),$(call objs,$(wildcard $(S)tests/fakecuda/*.c)))
 FAKECUDA := $(O)/tests/fakecuda/libcuda.so.1 $(O)/tests/cuda_conformance
+# For machines with a GPU; they run on the double, too.
+GPU := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/gpu/*.c))
 # Tests with cuda in their name find the double before any driver.
 CUDA_TESTS := $(foreach t,$(UNIT) $(RANKS) $(STRESS),$(if $(findstring cuda,$(notdir $t)),$t))
 
 all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES)
-tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA)
+tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA) $(GPU)
 
 # ---- Compile and link ------------------------------------------------------------------------
 
@@ -199,6 +201,11 @@ $(STRESS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 $(CUDA_TESTS): private LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../fakecuda'
 $(O)/obj/tests/unit/cuda_abi_test.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS) \
 	$(addprefix -isystem ,$(wildcard $(NVCC:%/bin/nvcc=%/include)))
+# Made here, run there: nothing but the C library is taken from the other machine.
+$(GPU): $(O)/%: $(O)/obj/%.o $(LIB).a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS:-lsodium=-l:libsodium.a) -ldl -lm
 $(O)/tests/cuda_conformance: $(CONFORMANCE_OBJ)
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
@@ -211,7 +218,8 @@ $(O)/tests/fakecuda/libcuda.so.1: $(FAKECUDA_OBJ)
 -include $(patsubst %.o,%.d,$(OBJ) $(FAKECUDA_OBJ) $(CONFORMANCE_OBJ) $(PERF_COMMON) $(TEST_COMMON) \
 	$(PERF:$(O)/%=$(O)/obj/%.o) $(EXAMPLES:$(O)/%=$(O)/obj/%.o) \
 	$(TOOLS:$(O)/bin/%=$(O)/obj/tools/%.o) \
-	$(UNIT:$(O)/%=$(O)/obj/%.o) $(RANKS:$(O)/%=$(O)/obj/%.o) $(STRESS:$(O)/%=$(O)/obj/%.o))
+	$(UNIT:$(O)/%=$(O)/obj/%.o) $(RANKS:$(O)/%=$(O)/obj/%.o) $(STRESS:$(O)/%=$(O)/obj/%.o) \
+	$(GPU:$(O)/%=$(O)/obj/%.o))
 
 # ---- Checks ----------------------------------------------------------------------------------
 
@@ -242,13 +250,13 @@ check-docs: man
 need_criterion = $(if $(HAVE_CRITERION),,$(error criterion was not found: install libcriterion-dev, \
 	remove $(O)/config.mk (or run make check, which does it)))
 run_tests = $(S)tests/run -j $(CHECK_JOBS) -t $(TEST_TIMEOUT) -l $(O)/tests/log
-check-unit: $(UNIT) $(FAKECUDA)
+check-unit: $(UNIT) $(FAKECUDA) $(GPU)
 	@$(need_criterion)$(run_tests) $(UNIT)
 check-ranks: $(RANKS) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(RANKS)
 check-stress: $(STRESS) $(FAKECUDA)
 	@$(run_tests) $(STRESS)
-check-tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA)
+check-tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA) $(GPU)
 	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS)
 
 # The quick static ones first; the tests last, so that their summary is what one sees. All are run.
