@@ -201,7 +201,6 @@ static symcclResult_t memory_new(size_t size, struct host_handle **out)
 	symcclResult_t e;
 	int fd;
 
-	TRY(room_check(size));
 	TRY(file_limit_check(size));
 	fd = memfd_new();
 	if (fd < 0)
