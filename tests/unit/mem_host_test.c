@@ -341,7 +341,9 @@ Test(mem, reserve_map_unmap)
 	OK(mem_host.unmap(va + 2 * size, h));
 	OK(mem_host.unmap(va + size, h));
 	cr_assert_eq(h->refs, 1);
-	/* One reservation again, not accessible. */
+	/* One reservation again, not accessible, without a piece of memory in it. */
+	cr_assert(!mapped_at(va + size, line, sizeof(line)), "%s", line);
+	cr_assert(!mapped_at(va + 2 * size, line, sizeof(line)), "%s", line);
 	cr_assert(mapped_at(va, line, sizeof(line)) && strstr(line, "---p") != NULL, "%s", line);
 	OK(mem_host.unreserve(va, 4 * size));
 	mem_host.release(h);
@@ -539,9 +541,14 @@ static void *churn(void *arg)
 {
 	void *p;
 
-	while (!__atomic_load_n(&churn_stop, __ATOMIC_RELAXED))
-		if (symcclMemAllocOn(&p, page, symcclDeviceHost) == symcclSuccess)
-			symcclMemFree(p);
+	/* Mostly what holds the lock. */
+	while (!__atomic_load_n(&churn_stop, __ATOMIC_RELAXED)) {
+		if (symcclMemAllocOn(&p, page, symcclDeviceHost) != symcclSuccess)
+			continue;
+		for (int i = 0; i < 10000; i++)
+			mem_host.owns(p);
+		symcclMemFree(p);
+	}
 	return arg;
 }
 
