@@ -351,7 +351,7 @@ Test(space, random_sequences_match_the_model)
 		space_free(&t, &b[k]);
 	}
 	cr_assert_eq(reservations, 2);
-	cr_assert_eq(reserved_bytes, 2 * 5 * stride);
+	cr_assert_eq(reserved_bytes, 2 * 5 * m.npages[0] * PAGE);
 	space_fini(&t);
 	finish(&s);
 }
