@@ -27,6 +27,7 @@
  * epoch e may be overwritten for e + 2, since awaiting e + 1 of every peer proves that all have
  * read e. So all ranks find each other in the same place whatever algorithm they chose, and a
  * differing call shows as a differing hash at once. */
+#define CTRL_CTAS_MAX 64
 #define CTRL_SLOT_BYTES 128
 #define CTRL_SLOT_INLINE 56 /* payload bytes on the flag's own cache line */
 
@@ -41,20 +42,21 @@ void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l);
 
 /* Model constants and forced rows, agreed over ranks (rank 0's are broadcast at init). */
 struct coll_tuning {
-	double latency_us;      /* one exchange */
-	double copy_gbs;        /* one worker, cache-sized, peer memory */
-	double stream_gbs;      /* one worker, beyond the caches */
-	char algo[256];         /* SYMCCL_ALGO */
+	double latency_us; /* one exchange */
+	double turn_us;    /* one rank's turn on a CPU that ranks share */
+	double copy_gbs;   /* one worker, cache-sized, peer memory */
+	double stream_gbs; /* one worker, beyond the caches */
+	char algo[256];    /* SYMCCL_ALGO */
 };
 void coll_tuning_default(struct coll_tuning *t);
 
 /* ---- Team --------------------------------------------------------------------------------- */
 
 struct coll_wait {
-	const uint32_t *abort;   /* nonzero: the communicator is dead, return symcclRemoteError */
-	uint32_t spins;          /* pauses before the first yield */
-	uint32_t yields;         /* sched_yields before the first futex sleep */
-	uint64_t timeout_ns;     /* 0: none */
+	const uint32_t *abort; /* nonzero: the communicator is dead, return symcclRemoteError */
+	uint32_t spins;        /* pauses before the first yield */
+	uint32_t yields;       /* sched_yields before the first futex sleep */
+	uint64_t timeout_ns;   /* 0: none */
 };
 
 struct coll_team {
@@ -96,7 +98,18 @@ static inline char *coll_peer(const struct coll_buf *b, int rank)
 	return b->peers + (size_t)rank * b->stride + (b->skew ? b->skew[rank] : 0);
 }
 
-size_t type_size(symcclDataType_t type); /* bytes; 0: no such type */
+size_t coll_type_size(symcclDataType_t type); /* bytes; 0: no such type */
+
+/* Does the call take its input from its own output? Then a rank's block lies where the collective
+ * puts it, and `send` differs from rank to rank by that much. */
+static inline int coll_in_place(const struct coll_team *t, const struct coll_call *c)
+{
+	size_t at = 0;
+
+	if (c->func == symcclFuncAllGather)
+		at = (size_t)t->rank * c->count * coll_type_size(c->type);
+	return c->send.ptr == (char *)c->recv.ptr + at;
+}
 
 /* ---- Algorithms ----------------------------------------------------------------------------- */
 
@@ -124,11 +137,18 @@ struct coll_plan {
 	uint32_t hash; /* of everything that must be equal on all ranks; never 0 */
 };
 
+/* The whole table, for tests and tools. */
+const struct coll_algo *coll_algos(size_t *n);
+
 /* Pure: the same inputs give the same plan on every rank. Fails on forced rows that cannot run. */
 symcclResult_t coll_plan(
 	const struct coll_team *t, const struct coll_call *c, struct coll_plan *plan);
 symcclResult_t coll_run_host(
 	const struct coll_team *t, const struct coll_call *c, const struct coll_plan *plan);
+
+/* This rank leaves: a peer that waits for it in a later call gets symcclInvalidUsage instead of
+ * waiting. Only between calls. */
+void coll_goodbye(const struct coll_team *t);
 
 /* Check the arguments of a call; fail() names the argument. */
 symcclResult_t coll_check(const struct coll_call *c, int nranks);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#error "the CUDA half comes with the CUDA kernels"
+#include "device/port_cuda.cuh"
 #else
 #define DEV static inline
 

@@ -1,0 +1,214 @@
+/*
+ * The algorithm table and the choice between its rows: the cheapest by the cost model that can take
+ * the call. A cost is latency terms plus bytes over bandwidth; the constants are in coll_tuning.
+ */
+#include <stdio.h>
+#include <string.h>
+#include "coll/host/copy.h"
+#include "coll/host/host.h"
+#include "device/slot.h"
+#include "log.h"
+#include "util.h"
+
+/* ---- Costs, in microseconds --------------------------------------------------------------------
+ */
+
+/* One exchange. When ranks outnumber the CPUs each waits for the others' turns on them. */
+static double step_us(const struct coll_team *t)
+{
+	return t->tuning.latency_us + (t->oversubscribed ? t->tuning.turn_us : 0.02) * t->nranks;
+}
+
+static double block_bytes(const struct coll_call *c)
+{
+	return (double)c->count * (double)coll_type_size(c->type);
+}
+
+static double rate(const struct coll_team *t, double footprint)
+{
+	double gbs =
+		footprint >= (double)COPY_STREAM_FROM ? t->tuning.stream_gbs : t->tuning.copy_gbs;
+
+	return gbs * 1e3; /* bytes per microsecond */
+}
+
+static double barrier_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	(void)c;
+	return step_us(t);
+}
+
+static double allgather_packet_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	/* In and out again; the data goes with the flag when it fits its line. */
+	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.05 + b * (2 * n - 1) / rate(t, 0) : 0);
+}
+
+static double allgather_push_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return 2 * step_us(t) + b * n / rate(t, b * n * n);
+}
+
+static double allgather_pull_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	/* Loads of lines that a peer has just written wait for it; stores do not. */
+	return 2 * step_us(t) + 1.5 * b * n / rate(t, b * n * n);
+}
+
+static double allgather_scratch_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+	double chunks = 1 + b / (double)t->layout.bulk_bytes;
+
+	return chunks * step_us(t) + b * (n + 1.5) / rate(t, b * n * n);
+}
+
+/* ---- The table ------------------------------------------------------------------------------ */
+
+static size_t any_size(const struct coll_team *t)
+{
+	(void)t;
+	return SIZE_MAX;
+}
+
+static size_t stage_size(const struct coll_team *t)
+{
+	return MAX(t->layout.stage_bytes, CTRL_SLOT_INLINE);
+}
+
+static const struct coll_algo table[] = {
+	{symcclFuncBarrier, "barrier/flags", 0, any_size, barrier_cost, barrier_flags},
+	{symcclFuncAllGather, "allgather/packet", 0, stage_size, allgather_packet_cost,
+		allgather_packet},
+	{symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size,
+		allgather_push_cost, allgather_push},
+	{symcclFuncAllGather, "allgather/pull", COLL_NEED_SEND_WINDOW, any_size,
+		allgather_pull_cost, allgather_pull},
+	{symcclFuncAllGather, "allgather/scratch", 0, any_size, allgather_scratch_cost,
+		allgather_scratch},
+};
+
+const struct coll_algo *coll_algos(size_t *n)
+{
+	*n = ARRAY_LEN(table);
+	return table;
+}
+
+/* ---- Choosing -------------------------------------------------------------------------------- */
+
+/* Why a row cannot take the call; NULL when it can. */
+static const char *refusal(
+	const struct coll_algo *a, const struct coll_team *t, const struct coll_call *c)
+{
+	const struct coll_buf *send = coll_in_place(t, c) ? &c->recv : &c->send;
+
+	if ((a->needs & COLL_NEED_SEND_WINDOW) && !(send->peers && send->symmetric))
+		return "the send buffer is no symmetric window";
+	if ((a->needs & COLL_NEED_RECV_WINDOW) && !(c->recv.peers && c->recv.symmetric))
+		return "the receive buffer is no symmetric window";
+	if (block_bytes(c) > (double)a->max_bytes(t))
+		return "the call is too large for it";
+	return NULL;
+}
+
+/* Does the comma separated list name the row? */
+static int listed(const char *list, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (const char *p = list; (p = strstr(p, name)) != NULL; p += n)
+		if ((p == list || p[-1] == ',') && (p[n] == '\0' || p[n] == ','))
+			return 1;
+	return 0;
+}
+
+static uint32_t mix(uint32_t h, uint64_t v)
+{
+	h = (h ^ (uint32_t)v) * 0x9e3779b1u;
+	h = (h ^ (uint32_t)(v >> 32)) * 0x85ebca6bu;
+	return h ^ h >> 15;
+}
+
+/* Equal on all ranks that make the same call. Of the buffers only what the row relies on counts:
+ * where the caller promised symmetric windows, and where nobody else looks the ranks may differ. */
+static uint32_t plan_hash(const struct coll_team *t, const struct coll_call *c, size_t row)
+{
+	const struct coll_buf *send = coll_in_place(t, c) ? &c->recv : &c->send;
+	uint32_t h = mix(0x73796d63, (uint64_t)c->func << 48 | (uint64_t)row << 32 |
+					     (uint64_t)c->type << 16 | (uint64_t)c->op);
+
+	h = mix(h, c->count);
+	h = mix(h, (uint64_t)(int64_t)c->root);
+	if (table[row].needs & COLL_NEED_SEND_WINDOW)
+		h = mix(mix(h, send->window), send->offset);
+	if (table[row].needs & COLL_NEED_RECV_WINDOW)
+		h = mix(mix(h, (uint64_t)c->recv.window << 32), c->recv.offset);
+	return h == 0 || h == SLOT_HASH_GOODBYE ? 1 : h;
+}
+
+symcclResult_t coll_plan(
+	const struct coll_team *t, const struct coll_call *c, struct coll_plan *plan)
+{
+	const char *why, *forced_why = NULL, *forced_name = NULL;
+	size_t best = ARRAY_LEN(table);
+	int best_forced = 0;
+	double best_us = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+		const struct coll_algo *a = &table[i];
+		int forced;
+		double us;
+
+		if (a->func != c->func)
+			continue;
+		forced = t->tuning.algo[0] && listed(t->tuning.algo, a->name);
+		why = refusal(a, t, c);
+		if (why != NULL) {
+			log_trace(LOG_COLL, "not %s: %s", a->name, why);
+			if (forced) {
+				forced_why = why;
+				forced_name = a->name;
+			}
+			continue;
+		}
+		us = a->cost(t, c);
+		if (best == ARRAY_LEN(table) || forced > best_forced ||
+			(forced == best_forced && us < best_us)) {
+			best = i;
+			best_us = us;
+			best_forced = forced;
+		}
+	}
+	if (best == ARRAY_LEN(table))
+		return fail(symcclInvalidUsage, "no algorithm can take this call");
+	if (forced_why != NULL && !best_forced)
+		return fail(symcclInvalidUsage, "SYMCCL_ALGO asks for %s, but %s", forced_name,
+			forced_why);
+	plan->algo = &table[best];
+	plan->nctas = t->nctas;
+	plan->cost_us = best_us;
+	plan->hash = plan_hash(t, c, best);
+	return symcclSuccess;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------
+ */
+
+symcclResult_t coll_run_host(
+	const struct coll_team *t, const struct coll_call *c, const struct coll_plan *plan)
+{
+	/* Nothing to move on any rank, and nothing to wait for. */
+	if (c->count == 0 && c->func != symcclFuncBarrier)
+		return symcclSuccess;
+	/* Workers take their turns: worker b meets only worker b of the peers, in the same order.
+	 */
+	for (int cta = 0; cta < plan->nctas; cta++)
+		TRY(plan->algo->host(t, c, plan->hash, cta, plan->nctas));
+	return symcclSuccess;
+}

@@ -1,0 +1,82 @@
+/* What is common to all collectives: types, layout of the control block, checks. */
+#include "coll/coll.h"
+#include "device/slot.h"
+#include "util.h"
+
+size_t coll_type_size(symcclDataType_t type)
+{
+	static const unsigned char size[symcclNumTypes] = {
+		[symcclInt8] = 1,
+		[symcclUint8] = 1,
+		[symcclInt32] = 4,
+		[symcclUint32] = 4,
+		[symcclInt64] = 8,
+		[symcclUint64] = 8,
+		[symcclFloat16] = 2,
+		[symcclFloat32] = 4,
+		[symcclFloat64] = 8,
+		[symcclBfloat16] = 2,
+		[symcclFloat8e4m3] = 1,
+		[symcclFloat8e5m2] = 1,
+	};
+
+	return (unsigned)type < symcclNumTypes ? size[type] : 0;
+}
+
+/* The largest power of two in [lo, hi] that is at most n. */
+static size_t power_below(size_t n, size_t lo, size_t hi)
+{
+	size_t p = lo;
+
+	while (p * 2 <= n && p * 2 <= hi)
+		p *= 2;
+	return p;
+}
+
+/* A block has n stages and n slots for each half, so their size shrinks as teams grow: 0.8 MiB a
+ * rank for 2 ranks, about 0.5 MiB for 512. */
+void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l)
+{
+	size_t cells = (size_t)nctas * 2 * (size_t)nranks, n = (size_t)nranks * (size_t)nctas;
+
+	*l = (struct ctrl_layout){.nranks = nranks, .nctas = nctas};
+	l->stage_bytes = power_below(((size_t)256 << 10) / n, 256, (size_t)64 << 10);
+	l->bulk_bytes = power_below(((size_t)4 << 20) / n, (size_t)16 << 10, (size_t)256 << 10);
+	l->slots = sizeof(struct ctrl_head);
+	l->stage = l->slots + cells * CTRL_SLOT_BYTES;
+	l->bulk = align_up(l->stage + cells * l->stage_bytes, 4096);
+	l->size = l->bulk + (size_t)nctas * 2 * l->bulk_bytes;
+}
+
+void coll_tuning_default(struct coll_tuning *t)
+{
+	*t = (struct coll_tuning){
+		.latency_us = 0.25, .turn_us = 4, .copy_gbs = 20, .stream_gbs = 8};
+}
+
+static symcclResult_t check_buffer(const char *name, const void *p, size_t count)
+{
+	if (p == NULL && count > 0)
+		return fail(symcclInvalidArgument, "%s is NULL, but count is %zu", name, count);
+	return symcclSuccess;
+}
+
+symcclResult_t coll_check(const struct coll_call *c, int nranks)
+{
+	size_t size = coll_type_size(c->type), most = (size_t)1 << 47;
+
+	if (c->func != symcclFuncBarrier && c->func != symcclFuncAllGather)
+		return fail(symcclInvalidArgument, "func is %d: no such collective", (int)c->func);
+	if (c->func == symcclFuncBarrier)
+		return symcclSuccess;
+	if (size == 0)
+		return fail(symcclInvalidArgument, "datatype is %d, not a symcclDataType_t",
+			(int)c->type);
+	if (c->count > most / size / (size_t)nranks)
+		return fail(symcclInvalidArgument,
+			"count is %zu: %d blocks of that many elements of %zu bytes are beyond any "
+			"memory",
+			c->count, nranks, size);
+	TRY(check_buffer("sendbuff", c->send.ptr, c->count));
+	return check_buffer("recvbuff", c->recv.ptr, c->count);
+}

@@ -1,0 +1,39 @@
+/*
+ * All-gather through scratch: any memory, any size. Every rank copies a chunk into its own bulk
+ * half, peers copy it out; one step a chunk, the halves alternate, so a rank fills one while slower
+ * peers still read the other.
+ */
+#include "coll/host/copy.h"
+#include "coll/host/host.h"
+#include "device/slot.h"
+#include "util.h"
+
+HOST_KERNEL(allgather_scratch)
+{
+	struct step s = {.team = t, .call = c, .hash = hash, .cta = cta};
+	size_t block = c->count * coll_type_size(c->type), from, n, chunk = t->layout.bulk_bytes;
+	char *own = (char *)c->recv.ptr + (size_t)t->rank * block;
+	int ranks = t->nranks;
+	const unsigned char *data;
+
+	host_share(block, cta, nctas, &from, &n);
+	for (size_t at = 0; at < n || at == 0; at += chunk) {
+		size_t len = MIN(chunk, n - at);
+		const char *src = (const char *)c->send.ptr + from + at;
+
+		step_begin(&s);
+		memcpy(step_bulk(&s, t->rank), src, len);
+		step_post_all(&s);
+		if (own + from + at != src)
+			memcpy(own + from + at, src, len);
+		for (int k = 1; k < ranks; k++) {
+			int peer = (t->rank + k) % ranks;
+
+			TRY(step_await(&s, peer, &data));
+			memcpy((char *)c->recv.ptr + (size_t)peer * block + from + at,
+				step_bulk(&s, peer), len);
+		}
+		step_end(&s);
+	}
+	return symcclSuccess;
+}

@@ -1,0 +1,19 @@
+/*
+ * Copies of the host kernels. Streaming stores bypass the caches: better once what a step touches
+ * is larger than they are, worse before. They are ordered before whatever the calling thread stores
+ * after the copy returns.
+ */
+#ifndef HOST_COPY_H
+#define HOST_COPY_H
+
+#include <stddef.h>
+
+/* Bytes that one call touches on a node from which on streaming wins (measured: docs/design.md). */
+#define COPY_STREAM_FROM ((size_t)8 << 20)
+
+void copy_plain(void *dst, const void *src, size_t n);
+void copy_stream(void *dst, const void *src, size_t n);
+/* One read, two writes. */
+void copy_twice(void *dst1, void *dst2, const void *src, size_t n, int stream);
+
+#endif

@@ -1,0 +1,27 @@
+/* The host kernels: one function per row of the algorithm table (coll/algo.c). */
+#ifndef HOST_KERNELS_H
+#define HOST_KERNELS_H
+
+#include "coll/coll.h"
+
+#define HOST_KERNEL(name) \
+	symcclResult_t name(const struct coll_team *t, const struct coll_call *c, uint32_t hash, \
+		int cta, int nctas)
+
+HOST_KERNEL(barrier_flags);
+HOST_KERNEL(allgather_packet);
+HOST_KERNEL(allgather_push);
+HOST_KERNEL(allgather_pull);
+HOST_KERNEL(allgather_scratch);
+
+/* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
+static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)
+{
+	size_t lines = (n + 63) / 64, k = (size_t)nctas;
+	size_t a = lines * (size_t)cta / k * 64, b = lines * (size_t)(cta + 1) / k * 64;
+
+	*from = a < n ? a : n;
+	*len = (b < n ? b : n) - *from;
+}
+
+#endif

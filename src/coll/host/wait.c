@@ -1,0 +1,152 @@
+/* Waiting for a peer's flag: spin, yield, sleep; and what can end it instead of the flag. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "device/slot.h"
+#include "util.h"
+
+#define SLEEP_NS 1000000 /* a lost wake-up costs no more */
+#define LOOK_EVERY 64    /* spins between two looks at the abort word */
+
+/* The half of the flag that every post changes. */
+static uint32_t *slot_epoch_word(const struct slot *slot)
+{
+	return (uint32_t *)&slot->flag + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+}
+
+void slot_wake(struct slot *slot)
+{
+	/* At most one thread sleeps on a slot: the owner's worker of that CTA. */
+	syscall(SYS_futex, slot_epoch_word(slot), FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void slot_describe(struct slot *slot, const struct step *s)
+{
+	const struct coll_call *c = s->call;
+
+	if (c == NULL)
+		return;
+	slot->call = (struct slot_call){.func = (uint8_t)c->func,
+		.type = (uint8_t)c->type,
+		.op = (uint8_t)c->op,
+		.root = c->root,
+		.count = c->count,
+		.window = {c->send.symmetric ? c->send.window : 0,
+			c->recv.symmetric ? c->recv.window : 0},
+		.offset = {c->send.offset, c->recv.offset}};
+}
+
+/* ---- Sentences ------------------------------------------------------------------------------ */
+
+static void call_text(const struct slot_call *c, char *out, size_t n)
+{
+	static const char *const func[] = {"Barrier", "AllGather", "AllReduce", "ReduceScatter"};
+	static const char *const type[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64",
+		"float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+	static const char *const op[] = {"sum", "prod", "max", "min", "avg"};
+	int reduces = c->func == symcclFuncAllReduce || c->func == symcclFuncReduceScatter;
+
+	if (c->func == symcclFuncBarrier || c->func >= ARRAY_LEN(func) ||
+		c->type >= ARRAY_LEN(type)) {
+		snprintf(out, n, "%s", c->func < ARRAY_LEN(func) ? func[c->func] : "another call");
+		return;
+	}
+	snprintf(out, n, "%s of %llu %s%s%s (windows %u+%llu, %u+%llu)", func[c->func],
+		(unsigned long long)c->count, type[c->type], reduces ? " " : "",
+		reduces && c->op < ARRAY_LEN(op) ? op[c->op] : "", c->window[0],
+		(unsigned long long)(c->window[0] ? c->offset[0] : 0), c->window[1],
+		(unsigned long long)(c->window[1] ? c->offset[1] : 0));
+}
+
+static symcclResult_t differs(
+	const struct step *s, int peer, const struct slot *slot, uint32_t hash)
+{
+	struct slot own = {0};
+	char mine[128], theirs[128];
+
+	if (hash == SLOT_HASH_GOODBYE)
+		return fail(symcclInvalidUsage,
+			"rank %d waits for rank %d, which has destroyed the communicator",
+			s->team->rank, peer);
+	slot_describe(&own, s);
+	call_text(&own.call, mine, sizeof(mine));
+	call_text(&slot->call, theirs, sizeof(theirs));
+	return fail(symcclInvalidUsage,
+		"rank %d calls %s where rank %d calls %s: all ranks must make the same calls in "
+		"the "
+		"same order, with symmetric windows at the same offsets",
+		s->team->rank, mine, peer, theirs);
+}
+
+/* ---- The wait ----------------------------------------------------------------------------------
+ */
+
+static int arrived(const struct step *s, int peer, const struct slot *slot, symcclResult_t *e)
+{
+	uint64_t v = load_acquire64(&slot->flag);
+	int32_t ahead = (int32_t)((uint32_t)(v >> 32) - (uint32_t)s->epoch);
+
+	if (ahead < 0 || v == 0)
+		return 0;
+	*e = ahead == 0 && (uint32_t)v == s->hash ? symcclSuccess
+						  : differs(s, peer, slot, (uint32_t)v);
+	return 1;
+}
+
+static void nap(struct ctrl_head *own, const struct slot *slot, uint32_t epoch_seen)
+{
+	struct timespec t = {.tv_nsec = SLEEP_NS};
+
+	__atomic_add_fetch(&own->waiters, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, slot_epoch_word(slot), FUTEX_WAIT, epoch_seen, &t, NULL, 0);
+	__atomic_sub_fetch(&own->waiters, 1, __ATOMIC_RELAXED);
+}
+
+symcclResult_t slot_wait(const struct step *s, int peer, const struct slot *slot)
+{
+	const struct coll_wait *w = &s->team->wait;
+	struct ctrl_head *own = ctrl_head(s->team, s->team->rank);
+	symcclResult_t e;
+	uint64_t start;
+
+	for (uint32_t i = 1; i <= w->spins; i++) {
+		if (arrived(s, peer, slot, &e))
+			return e;
+		cpu_relax();
+		if (i % LOOK_EVERY == 0 && load_relaxed32(w->abort))
+			return symcclRemoteError;
+	}
+	for (uint32_t i = 0; i < w->yields; i++) {
+		if (arrived(s, peer, slot, &e))
+			return e;
+		sched_yield();
+	}
+	start = now_ns();
+	for (;;) {
+		uint32_t seen = load_relaxed32(slot_epoch_word(slot));
+
+		if (arrived(s, peer, slot, &e))
+			return e;
+		if (load_relaxed32(w->abort))
+			return symcclRemoteError;
+		if (w->timeout_ns && now_ns() - start > w->timeout_ns)
+			return fail(symcclTimeout,
+				"rank %d waited %.3g s for rank %d (SYMCCL_OP_TIMEOUT), which did "
+				"not "
+				"come to the same call",
+				s->team->rank, (double)w->timeout_ns / 1e9, peer);
+		nap(own, slot, seen);
+	}
+}
+
+void coll_goodbye(const struct coll_team *t)
+{
+	struct step s = {.team = t, .hash = SLOT_HASH_GOODBYE};
+
+	step_begin(&s);
+	step_post_all(&s);
+}
