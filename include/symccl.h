@@ -183,7 +183,8 @@ SYMCCL_API symcclResult_t symcclCommInitRankConfig(
 
 /* Free the communicator, its windows and its part of every mapping. Collective in order, but does
  * not wait for peers longer than they need to leave the last call; after an asynchronous error it
- * does not wait at all. Requests still in flight fail. NULL is accepted. */
+ * does not wait at all. Requests not waited for are freed too and must not be used. NULL is
+ * accepted. */
 SYMCCL_API symcclResult_t symcclCommDestroy(symcclComm_t comm);
 
 /* Stop everything on the communicator, here and at the peers, and free it. Any thread, at any

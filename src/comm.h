@@ -1,0 +1,123 @@
+/* One rank's handle of a communicator. */
+#ifndef COMM_H
+#define COMM_H
+
+#include <pthread.h>
+#include <sched.h>
+#include "error.h"
+#include "coll/coll.h"
+#include "sym/sym.h"
+
+#define COMM_MAGIC 0x53594d43434c4855ull
+
+struct hub;
+struct exec;
+
+/* A handle that the user holds: one rank's view of a window. */
+struct symcclWindow {
+	struct symcclComm *comm;
+	const struct window *w;
+	char *user;
+	size_t size;
+	const char *reach; /* furthest end of the windows up to this one in comm->wins */
+};
+
+/* A call and what was decided for it. */
+#define PLAN_MEMOS 16
+struct plan_memo {
+	unsigned gen; /* comm->wins_gen + 1 when it was made; 0: empty */
+	struct coll_call call;
+	struct coll_plan plan;
+};
+
+struct symcclComm {
+	uint64_t magic;
+	unsigned fork_gen; /* of the process that made it */
+	int rank, nranks;
+	uint32_t config; /* what all ranks must agree on */
+	char name[64];
+	struct hub *hub;
+	cpu_set_t cpus;         /* of the thread that joined */
+	int min_ctas, max_ctas; /* of the config, SYMCCL_UNDEF_INT: not set */
+	int joined;             /* told to the rendezvous */
+	int left; /* destroyed by this rank, others of the process still hold the hub */
+
+	/* Guarded by the hub's lock. */
+	pthread_cond_t cond;
+	struct reg_set *queue, **queue_end;
+	int nqueued;      /* sets in the queue */
+	uint32_t nposted; /* sets ever posted */
+	struct failure last;
+
+	/* The rank's own thread. */
+	int busy;  /* atomic: calls in progress, for abort */
+	int ready; /* team is filled */
+	struct coll_team team;
+	struct symcclWindow **wins; /* ascending by user address */
+	int nwins, wins_room;
+	unsigned wins_gen;              /* bumped whenever the table changes */
+	struct symcclRequest *requests; /* not waited for yet */
+	struct plan_memo memo[PLAN_MEMOS];
+	struct exec *exec; /* made when a group needs it */
+};
+
+/* Check a handle on entry of a public call: not NULL, ours, this process's; then its asynchronous
+ * error, if any. comm_check_handle leaves the latter out. */
+symcclResult_t comm_check(symcclComm_t comm);
+symcclResult_t comm_check_handle(symcclComm_t comm);
+/* Keep code and the calling thread's sentence as the communicator's last error; returns code. */
+symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code);
+/* Make sure that the control blocks are mapped and comm->team is filled. */
+symcclResult_t comm_ready(symcclComm_t comm);
+
+/* Make and run sets of registrations (comm_window.c). */
+struct reg_set *comm_set_new(int nreq);
+symcclResult_t comm_set_post(symcclComm_t comm, struct reg_set *set);
+int comm_set_done(symcclComm_t comm, struct reg_set *set);
+/* Block until done; the set's result, with its sentence. Does not free. */
+symcclResult_t comm_set_wait(symcclComm_t comm, struct reg_set *set);
+
+struct win_task {
+	void *buff;
+	size_t size;
+	symcclWindow_t *out;
+	int flags;
+};
+/* Begin a set of n registrations; comm_windows_finish waits, writes the handles, frees the set. */
+symcclResult_t comm_windows_begin(
+	symcclComm_t comm, const struct win_task *t, int n, struct reg_set **set);
+symcclResult_t comm_windows_finish(
+	symcclComm_t comm, const struct win_task *t, int n, struct reg_set *set);
+/* The rank's window that holds all of [ptr, ptr + size), or NULL. */
+const struct symcclWindow *comm_window_find(symcclComm_t comm, const void *ptr, size_t size);
+
+/* Joining in two halves, so that one thread can bring several ranks (comm.c). */
+struct join_task {
+	symcclComm_t *out;
+	symcclComm_t comm;
+	int nranks, rank;
+	symcclUniqueId id;
+	symcclConfig_t config;
+};
+symcclResult_t comm_join_begin(struct join_task *t);
+symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm);
+
+/* Run one collective now, in the calling thread (collective.c). */
+symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call);
+
+/* Groups (group.c). Nonzero inside one; then calls queue a task instead of running. */
+int group_open(void);
+/* Nonzero when the open group has queued something on comm. */
+int group_holds(symcclComm_t comm);
+symcclResult_t group_add_join(const struct join_task *t);
+symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t);
+symcclResult_t group_add_call(symcclComm_t comm, const struct coll_call *call);
+
+/* Called by the hub, when the last local rank has left. */
+void comm_free(symcclComm_t comm);
+void comm_windows_free(symcclComm_t comm);
+
+/* Bumped in every forked child. */
+unsigned fork_generation(void);
+
+#endif

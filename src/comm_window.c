@@ -1,0 +1,402 @@
+/* A rank's windows: registering, finding, giving back. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "hub.h"
+#include "params.h"
+#include "util.h"
+
+struct symcclRequest {
+	struct symcclRequest *next; /* of the communicator's */
+	symcclComm_t comm;
+	struct reg_set *set;
+	struct win_task task;
+};
+
+/* ---- Sets ---------------------------------------------------------------------------------- */
+
+struct reg_set *comm_set_new(int nreq)
+{
+	struct reg_set *s = calloc(1, sizeof(*s) + (size_t)nreq * sizeof(s->req[0]));
+
+	if (s == NULL)
+		fail(symcclSystemError, "out of memory for a registration");
+	else
+		s->nreq = nreq;
+	return s;
+}
+
+symcclResult_t comm_set_post(symcclComm_t comm, struct reg_set *set)
+{
+	struct hub *h = comm->hub;
+	double limit = params_get()->setup_timeout;
+	symcclResult_t e = symcclSuccess;
+	struct failure why;
+
+	set->deadline = limit > 0 ? now_ns() + (uint64_t)(limit * 1e9) : 0;
+	pthread_mutex_lock(&h->lock);
+	why = h->why;
+	if (h->state == HUB_FAILED) {
+		e = why.code;
+	} else {
+		*comm->queue_end = set;
+		comm->queue_end = &set->next;
+		comm->nqueued++;
+		comm->nposted++;
+		__atomic_store_n(
+			&h->board->rank[comm->rank].posted, comm->nposted, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&h->lock);
+	if (e != symcclSuccess)
+		return fail_quiet(e, "%s", why.text);
+	hub_wake(h);
+	return e;
+}
+
+int comm_set_done(symcclComm_t comm, struct reg_set *set)
+{
+	(void)comm;
+	return __atomic_load_n(&set->done, __ATOMIC_ACQUIRE);
+}
+
+/* Bounded: the worker ends every queued set by its deadline, a death or an abort. */
+symcclResult_t comm_set_wait(symcclComm_t comm, struct reg_set *set)
+{
+	pthread_mutex_lock(&comm->hub->lock);
+	while (!set->done)
+		pthread_cond_wait(&comm->cond, &comm->hub->lock);
+	pthread_mutex_unlock(&comm->hub->lock);
+	if (set->result.code == symcclSuccess)
+		return symcclSuccess;
+	return fail_quiet(set->result.code, "%s", set->result.text);
+}
+
+/* ---- The rank's table of windows --------------------------------------------------------------
+ */
+
+/* First entry whose user address is above ptr. */
+static int wins_above(symcclComm_t comm, const char *ptr)
+{
+	int lo = 0, hi = comm->nwins;
+
+	while (lo < hi) {
+		int mid = (lo + hi) / 2;
+
+		if (comm->wins[mid]->user > ptr)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo;
+}
+
+static symcclResult_t wins_add(symcclComm_t comm, struct symcclWindow *w)
+{
+	int at = wins_above(comm, w->user);
+
+	if (comm->nwins == comm->wins_room) {
+		int room = comm->wins_room * 2 + 8;
+		struct symcclWindow **p = realloc(comm->wins, (size_t)room * sizeof(*p));
+
+		if (p == NULL)
+			return fail(symcclSystemError, "out of memory for a window");
+		comm->wins = p;
+		comm->wins_room = room;
+	}
+	memmove(comm->wins + at + 1, comm->wins + at,
+		(size_t)(comm->nwins - at) * sizeof(*comm->wins));
+	comm->wins[at] = w;
+	comm->nwins++;
+	comm->wins_gen++;
+	return symcclSuccess;
+}
+
+static int wins_index(symcclComm_t comm, const struct symcclWindow *w)
+{
+	for (int i = 0; i < comm->nwins; i++)
+		if (comm->wins[i] == w)
+			return i;
+	return -1;
+}
+
+const struct symcclWindow *comm_window_find(symcclComm_t comm, const void *ptr, size_t size)
+{
+	const char *p = ptr;
+	const struct symcclWindow *best = NULL;
+
+	/* Windows may overlap or nest: of those that hold the range, the oldest, so that all ranks
+	 * choose the same one. */
+	for (int i = wins_above(comm, p) - 1; i >= 0; i--) {
+		const struct symcclWindow *w = comm->wins[i];
+
+		if (size <= w->size && (size_t)(p - w->user) <= w->size - size &&
+			(best == NULL || w->w->ordinal < best->w->ordinal))
+			best = w;
+		if (w->reach <= p)
+			break;
+	}
+	return best;
+}
+
+/* reach: the furthest end of any window at or below this one, so that a search can stop. */
+static void wins_reach(symcclComm_t comm)
+{
+	const char *reach = NULL;
+
+	for (int i = 0; i < comm->nwins; i++) {
+		struct symcclWindow *w = comm->wins[i];
+
+		reach = MAX(reach, (const char *)w->user + w->size);
+		w->reach = reach;
+	}
+}
+
+/* ---- Registering -------------------------------------------------------------------------------
+ */
+
+/* A bad argument of one rank is still a registration: all ranks must hear of it. */
+static void task_check(symcclComm_t comm, const struct win_task *t, struct reg_req *r)
+{
+	const char *what = NULL;
+
+	if (t->out == NULL)
+		what = "win is NULL: nowhere to put the window";
+	else if (t->buff == NULL)
+		what = "buff is NULL";
+	else if (t->size == 0)
+		what = "size is 0";
+	else if ((uintptr_t)t->buff + t->size < t->size)
+		what = "size reaches beyond the address space";
+	else if (t->flags & ~SYMCCL_WIN_COLL_SYMMETRIC)
+		what = "winFlags has unknown bits";
+	if (what == NULL)
+		return;
+	r->bad.code = symcclInvalidArgument;
+	r->bad.rank = comm->rank;
+	snprintf(r->bad.text, sizeof(r->bad.text), "rank %d: window registration: %s", comm->rank,
+		what);
+}
+
+symcclResult_t comm_windows_begin(
+	symcclComm_t comm, const struct win_task *t, int n, struct reg_set **set)
+{
+	struct reg_set *s = comm_set_new(n);
+	symcclResult_t e;
+
+	if (s == NULL)
+		return symcclSystemError;
+	for (int i = 0; i < n; i++) {
+		s->req[i].addr = t[i].buff;
+		s->req[i].size = t[i].size;
+		s->req[i].flags = t[i].flags & SYMCCL_WIN_COLL_SYMMETRIC;
+		task_check(comm, &t[i], &s->req[i]);
+	}
+	e = comm_set_post(comm, s);
+	if (e == symcclSuccess)
+		*set = s;
+	else
+		free(s);
+	return e;
+}
+
+symcclResult_t comm_windows_finish(
+	symcclComm_t comm, const struct win_task *t, int n, struct reg_set *set)
+{
+	symcclResult_t e = comm_set_wait(comm, set);
+	struct symcclWindow **made = NULL;
+
+	if (e == symcclSuccess) {
+		made = calloc((size_t)n + 1, sizeof(*made));
+		if (made == NULL)
+			e = fail(symcclSystemError, "out of memory for a window");
+	}
+	for (int i = 0; e == symcclSuccess && i < n; i++) {
+		made[i] = calloc(1, sizeof(*made[i]));
+		if (made[i] == NULL) {
+			e = fail(symcclSystemError, "out of memory for a window");
+			break;
+		}
+		*made[i] = (struct symcclWindow){.comm = comm,
+			.w = set->req[i].window,
+			.user = t[i].buff,
+			.size = t[i].size};
+		e = wins_add(comm, made[i]);
+	}
+	if (e == symcclSuccess) {
+		wins_reach(comm);
+		for (int i = 0; i < n; i++)
+			*t[i].out = made[i];
+	} else {
+		/* Peers may keep theirs; this rank's part is given back. */
+		for (int i = 0; i < n && made != NULL; i++) {
+			int at = wins_index(comm, made[i]);
+
+			if (at >= 0) {
+				memmove(comm->wins + at, comm->wins + at + 1,
+					(size_t)(comm->nwins - at - 1) * sizeof(*comm->wins));
+				comm->nwins--;
+			}
+			free(made[i]);
+			if (set->req[i].window != NULL)
+				hub_free_window(comm->hub, set->req[i].window->ordinal);
+		}
+	}
+	free(made);
+	free(set);
+	return comm_error(comm, e);
+}
+
+symcclResult_t symcclCommWindowRegister(
+	symcclComm_t comm, void *buff, size_t size, symcclWindow_t *win, int winFlags)
+{
+	struct win_task t = {buff, size, win, winFlags};
+	struct reg_set *set;
+
+	TRY(comm_check(comm));
+	if (group_open())
+		return group_add_window(comm, &t);
+	TRY(comm_windows_begin(comm, &t, 1, &set));
+	return comm_windows_finish(comm, &t, 1, set);
+}
+
+symcclResult_t symcclCommWindowRegisterAsync(symcclComm_t comm, void *buff, size_t size,
+	symcclWindow_t *win, int winFlags, symcclRequest_t *request)
+{
+	struct symcclRequest *r;
+	symcclResult_t e;
+
+	TRY(comm_check(comm));
+	if (request == NULL)
+		return comm_error(comm,
+			fail(symcclInvalidArgument, "request is NULL: nowhere to put the request"));
+	r = calloc(1, sizeof(*r));
+	if (r == NULL)
+		return comm_error(
+			comm, fail(symcclSystemError, "out of memory for a registration"));
+	r->comm = comm;
+	r->task = (struct win_task){buff, size, win, winFlags};
+	e = comm_windows_begin(comm, &r->task, 1, &r->set);
+	if (e != symcclSuccess) {
+		free(r);
+		return comm_error(comm, e);
+	}
+	r->next = comm->requests;
+	comm->requests = r;
+	*request = r;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclRequestWait(symcclRequest_t request)
+{
+	struct symcclRequest **p;
+	symcclResult_t e;
+
+	if (request == NULL)
+		return fail(symcclInvalidArgument, "request is NULL");
+	TRY(comm_check_handle(request->comm));
+	for (p = &request->comm->requests; *p != request; p = &(*p)->next)
+		;
+	*p = request->next;
+	e = comm_windows_finish(request->comm, &request->task, 1, request->set);
+	free(request);
+	return e;
+}
+
+void comm_windows_free(symcclComm_t comm)
+{
+	while (comm->requests != NULL) {
+		struct symcclRequest *r = comm->requests;
+
+		comm->requests = r->next;
+		free(r->set);
+		free(r);
+	}
+	for (int i = 0; i < comm->nwins; i++)
+		free(comm->wins[i]);
+	free(comm->wins);
+}
+
+symcclResult_t symcclRequestTest(symcclRequest_t request, int *done)
+{
+	if (request == NULL || done == NULL)
+		return fail(symcclInvalidArgument, "%s is NULL", request ? "done" : "request");
+	TRY(comm_check_handle(request->comm));
+	*done = comm_set_done(request->comm, request->set);
+	return *done ? symcclRequestWait(request) : symcclSuccess;
+}
+
+symcclResult_t symcclCommWindowDeregister(symcclComm_t comm, symcclWindow_t win)
+{
+	int at;
+
+	TRY(comm_check_handle(comm));
+	if (win == NULL)
+		return symcclSuccess;
+	at = wins_index(comm, win);
+	if (at < 0)
+		return comm_error(comm,
+			fail(symcclInvalidArgument, "win %p is no window of rank %d's communicator",
+				(void *)win, comm->rank));
+	hub_free_window(comm->hub, win->w->ordinal);
+	memmove(comm->wins + at, comm->wins + at + 1,
+		(size_t)(comm->nwins - at - 1) * sizeof(*comm->wins));
+	comm->nwins--;
+	comm->wins_gen++;
+	wins_reach(comm);
+	free(win);
+	return symcclSuccess;
+}
+
+/* ---- Asking
+ * -------------------------------------------------------------------------------------- */
+
+static symcclResult_t win_check(symcclComm_t comm, symcclWindow_t win, int peer, const void *out)
+{
+	TRY(comm_check_handle(comm));
+	if (wins_index(comm, win) < 0)
+		return fail(symcclInvalidArgument, "win %p is no window of rank %d's communicator",
+			(void *)win, comm->rank);
+	if (peer < 0 || peer >= comm->nranks)
+		return fail(
+			symcclInvalidArgument, "peer is %d, not in 0..%d", peer, comm->nranks - 1);
+	if (out == NULL)
+		return fail(symcclInvalidArgument, "the output pointer is NULL");
+	return symcclSuccess;
+}
+
+symcclResult_t symcclWinGetUserPtr(symcclComm_t comm, symcclWindow_t win, void **ptr)
+{
+	TRY(win_check(comm, win, 0, ptr));
+	*ptr = win->user;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclWinGetPeerPtr(
+	symcclComm_t comm, symcclWindow_t win, int peer, size_t offset, void **ptr)
+{
+	const struct window *w;
+
+	TRY(win_check(comm, win, peer, ptr));
+	w = win->w;
+	if (offset >= w->size[peer])
+		return comm_error(
+			comm, fail(symcclInvalidArgument,
+				      "offset %zu is beyond rank %d's window of %zu bytes", offset,
+				      peer, w->size[peer]));
+	if (w->map == NULL)
+		return comm_error(comm, fail(symcclInvalidUsage,
+						"rank %d's memory cannot be addressed: a rank's "
+						"buffer is not memory of "
+						"symcclMemAlloc",
+						peer));
+	*ptr = w->base + (size_t)peer * w->stride + w->off[peer] + offset;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclWinGetSize(symcclComm_t comm, symcclWindow_t win, int peer, size_t *size)
+{
+	TRY(win_check(comm, win, peer, size));
+	*size = win->w->size[peer];
+	return symcclSuccess;
+}

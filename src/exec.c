@@ -1,0 +1,111 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "exec.h"
+
+#define EXEC_STACK (256u << 10)
+
+struct exec {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	symcclResult_t (*fn)(void *);
+	void *arg;
+	int stop;
+	struct failure result;
+};
+
+static void *exec_loop(void *arg)
+{
+	struct exec *x = arg;
+
+	pthread_setname_np(pthread_self(), "symccl-exec");
+	pthread_mutex_lock(&x->lock);
+	while (!x->stop) {
+		symcclResult_t (*fn)(void *) = x->fn;
+		symcclResult_t e;
+
+		if (fn == NULL) {
+			pthread_cond_wait(&x->cond, &x->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&x->lock);
+		e = fn(x->arg);
+		pthread_mutex_lock(&x->lock);
+		x->result.code = e;
+		if (e != symcclSuccess)
+			snprintf(x->result.text, sizeof(x->result.text), "%s", error_text());
+		x->fn = NULL;
+		pthread_cond_broadcast(&x->cond);
+	}
+	pthread_mutex_unlock(&x->lock);
+	return NULL;
+}
+
+symcclResult_t exec_new(struct exec **out)
+{
+	struct exec *x = calloc(1, sizeof(*x));
+	pthread_attr_t a;
+	sigset_t all, old;
+	int e;
+
+	if (x == NULL)
+		return fail(symcclSystemError, "out of memory for a rank's thread");
+	pthread_mutex_init(&x->lock, NULL);
+	pthread_cond_init(&x->cond, NULL);
+	pthread_attr_init(&a);
+	pthread_attr_setstacksize(&a, EXEC_STACK);
+	/* Signals are the user's threads' business. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	e = pthread_create(&x->thread, &a, exec_loop, x);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&a);
+	if (e != 0) {
+		pthread_cond_destroy(&x->cond);
+		pthread_mutex_destroy(&x->lock);
+		free(x);
+		errno = e;
+		return fail(symcclSystemError, "no thread for a rank: %m");
+	}
+	*out = x;
+	return symcclSuccess;
+}
+
+void exec_start(struct exec *x, symcclResult_t (*fn)(void *arg), void *arg)
+{
+	pthread_mutex_lock(&x->lock);
+	x->arg = arg;
+	x->fn = fn;
+	pthread_cond_broadcast(&x->cond);
+	pthread_mutex_unlock(&x->lock);
+}
+
+symcclResult_t exec_wait(struct exec *x)
+{
+	struct failure f;
+
+	pthread_mutex_lock(&x->lock);
+	while (x->fn != NULL)
+		pthread_cond_wait(&x->cond, &x->lock);
+	f = x->result;
+	pthread_mutex_unlock(&x->lock);
+	return f.code == symcclSuccess ? f.code : fail_quiet(f.code, "%s", f.text);
+}
+
+void exec_free(struct exec *x)
+{
+	if (x == NULL)
+		return;
+	pthread_mutex_lock(&x->lock);
+	x->stop = 1;
+	pthread_cond_broadcast(&x->cond);
+	pthread_mutex_unlock(&x->lock);
+	pthread_join(x->thread, NULL);
+	pthread_cond_destroy(&x->cond);
+	pthread_mutex_destroy(&x->lock);
+	free(x);
+}

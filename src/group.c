@@ -1,0 +1,260 @@
+/*
+ * Groups: what is called between Start and End of a thread is queued and run by the outermost End,
+ * in this order: communicators joined, windows registered (one set per communicator), collectives
+ * (each communicator's in order; several communicators side by side, each on a thread of its own).
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include "exec.h"
+#include "hub.h"
+#include "util.h"
+
+enum task_kind { TASK_JOIN, TASK_WINDOW, TASK_CALL };
+
+struct task {
+	enum task_kind kind;
+	symcclComm_t comm; /* not for TASK_JOIN */
+	union {
+		struct join_task join;
+		struct win_task win;
+		struct coll_call call;
+	};
+};
+
+/* What one communicator of the group has to do. */
+struct member {
+	symcclComm_t comm;
+	const struct task *tasks;
+	int ntasks;
+	struct win_task *wins;
+	int nwins, ncalls;
+	struct reg_set *set;
+};
+
+static __thread struct {
+	int depth, ntasks, room;
+	struct task *tasks;
+} group;
+
+int group_open(void)
+{
+	return group.depth > 0;
+}
+
+int group_holds(symcclComm_t comm)
+{
+	for (int i = 0; i < group.ntasks; i++)
+		if (group.tasks[i].kind != TASK_JOIN && group.tasks[i].comm == comm)
+			return 1;
+	return 0;
+}
+
+static symcclResult_t group_add(const struct task *t)
+{
+	if (group.ntasks == group.room) {
+		int room = group.room * 2 + 16;
+		struct task *p = realloc(group.tasks, (size_t)room * sizeof(*p));
+
+		if (p == NULL)
+			return fail(symcclSystemError, "out of memory for a group");
+		group.tasks = p;
+		group.room = room;
+	}
+	group.tasks[group.ntasks++] = *t;
+	return symcclSuccess;
+}
+
+symcclResult_t group_add_join(const struct join_task *t)
+{
+	struct task k = {.kind = TASK_JOIN, .join = *t};
+
+	return group_add(&k);
+}
+
+symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t)
+{
+	struct task k = {.kind = TASK_WINDOW, .comm = comm, .win = *t};
+
+	return comm_error(comm, group_add(&k));
+}
+
+symcclResult_t group_add_call(symcclComm_t comm, const struct coll_call *call)
+{
+	struct task k = {.kind = TASK_CALL, .comm = comm, .call = *call};
+
+	/* What is wrong by itself is said here, not at the end. */
+	TRY(comm_error(comm, coll_check(call, comm->nranks)));
+	return comm_error(comm, group_add(&k));
+}
+
+static void keep(symcclResult_t *first, char *text, symcclResult_t e)
+{
+	if (*first != symcclSuccess || e == symcclSuccess)
+		return;
+	*first = e;
+	strncpy(text, error_text(), ERROR_TEXT_MAX - 1);
+}
+
+/* All ranks of the group join before any is waited for. */
+static symcclResult_t run_joins(struct task *tasks, int n, char *text)
+{
+	symcclResult_t first = symcclSuccess;
+	int begun = 0;
+
+	for (int i = 0; i < n && first == symcclSuccess; i++, begun++)
+		if (tasks[i].kind == TASK_JOIN)
+			keep(&first, text, comm_join_begin(&tasks[i].join));
+	for (int i = 0; i < begun; i++) {
+		struct join_task *t = &tasks[i].join;
+		symcclComm_t comm = NULL;
+
+		if (tasks[i].kind != TASK_JOIN || t->comm == NULL)
+			continue;
+		/* One that cannot be complete any more is not waited for. */
+		if (first != symcclSuccess) {
+			hub_leave(t->comm);
+			t->comm = NULL;
+			continue;
+		}
+		keep(&first, text, comm_join_finish(t, &comm));
+		t->comm = comm;
+	}
+	for (int i = 0; i < begun; i++) {
+		struct join_task *t = &tasks[i].join;
+
+		if (tasks[i].kind != TASK_JOIN || t->comm == NULL)
+			continue;
+		if (first == symcclSuccess)
+			*t->out = t->comm;
+		else
+			symcclCommDestroy(t->comm);
+	}
+	return first;
+}
+
+static int member_of(struct member *m, int n, symcclComm_t comm)
+{
+	for (int i = n - 1; i >= 0; i--)
+		if (m[i].comm == comm)
+			return i;
+	return n;
+}
+
+static symcclResult_t run_windows(struct member *m, int n, char *text)
+{
+	symcclResult_t first = symcclSuccess;
+
+	for (int i = 0; i < n && first == symcclSuccess; i++) {
+		int k = 0;
+
+		if (m[i].nwins == 0)
+			continue;
+		m[i].wins = calloc((size_t)m[i].nwins, sizeof(*m[i].wins));
+		if (m[i].wins == NULL) {
+			keep(&first, text, fail(symcclSystemError, "out of memory for a group"));
+			break;
+		}
+		for (int j = 0; j < m[i].ntasks; j++)
+			if (m[i].tasks[j].kind == TASK_WINDOW && m[i].tasks[j].comm == m[i].comm)
+				m[i].wins[k++] = m[i].tasks[j].win;
+		keep(&first, text, comm_windows_begin(m[i].comm, m[i].wins, k, &m[i].set));
+	}
+	for (int i = 0; i < n; i++) {
+		if (m[i].set != NULL)
+			keep(&first, text,
+				comm_windows_finish(m[i].comm, m[i].wins, m[i].nwins, m[i].set));
+		free(m[i].wins);
+	}
+	return first;
+}
+
+static symcclResult_t run_member(void *arg)
+{
+	struct member *m = arg;
+
+	for (int j = 0; j < m->ntasks; j++)
+		if (m->tasks[j].kind == TASK_CALL && m->tasks[j].comm == m->comm)
+			TRY(comm_run(m->comm, &m->tasks[j].call));
+	return symcclSuccess;
+}
+
+/* The last communicator runs in the calling thread, the others on their own. */
+static symcclResult_t run_calls(struct member *m, int n, char *text)
+{
+	symcclResult_t first = symcclSuccess;
+	int own = -1;
+
+	for (int i = 0; i < n; i++)
+		if (m[i].ncalls > 0)
+			own = i;
+	for (int i = 0; i < own && first == symcclSuccess; i++)
+		if (m[i].ncalls > 0 && m[i].comm->exec == NULL)
+			keep(&first, text, exec_new(&m[i].comm->exec));
+	if (own < 0 || first != symcclSuccess)
+		return first;
+	for (int i = 0; i < own; i++)
+		if (m[i].ncalls > 0)
+			exec_start(m[i].comm->exec, run_member, &m[i]);
+	keep(&first, text, run_member(&m[own]));
+	for (int i = 0; i < own; i++)
+		if (m[i].ncalls > 0)
+			keep(&first, text, exec_wait(m[i].comm->exec));
+	return first;
+}
+
+static symcclResult_t run_group(struct task *tasks, int n, char *text)
+{
+	struct member *m = calloc((size_t)n, sizeof(*m));
+	symcclResult_t e;
+	int nm = 0;
+
+	if (m == NULL)
+		return fail(symcclSystemError, "out of memory for a group");
+	for (int i = 0; i < n; i++) {
+		int k;
+
+		if (tasks[i].kind == TASK_JOIN)
+			continue;
+		k = member_of(m, nm, tasks[i].comm);
+		if (k == nm)
+			m[nm++] =
+				(struct member){.comm = tasks[i].comm, .tasks = tasks, .ntasks = n};
+		if (tasks[i].kind == TASK_WINDOW)
+			m[k].nwins++;
+		else
+			m[k].ncalls++;
+	}
+	e = run_joins(tasks, n, text);
+	if (e == symcclSuccess)
+		e = run_windows(m, nm, text);
+	if (e == symcclSuccess)
+		e = run_calls(m, nm, text);
+	free(m);
+	return e;
+}
+
+symcclResult_t symcclGroupStart(void)
+{
+	group.depth++;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclGroupEnd(void)
+{
+	char text[ERROR_TEXT_MAX] = "";
+	struct task *tasks = group.tasks;
+	int n = group.ntasks;
+	symcclResult_t e;
+
+	if (group.depth == 0)
+		return fail(symcclInvalidUsage, "symcclGroupEnd without symcclGroupStart");
+	if (--group.depth > 0)
+		return symcclSuccess;
+	memset(&group, 0, sizeof(group));
+	if (n == 0)
+		return symcclSuccess;
+	e = run_group(tasks, n, text);
+	free(tasks);
+	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
+}

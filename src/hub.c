@@ -1,0 +1,579 @@
+/* Hubs: joining, the worker thread, failure, leaving. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "hub.h"
+#include "log.h"
+#include "params.h"
+#include "util.h"
+
+#define WORKER_STACK (512u << 10)
+#define BATCH_MAX 256 /* sets of a rank */
+
+static pthread_mutex_t hubs_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hub *hubs;
+static unsigned fork_gen;
+
+/* A child of fork() has none of its parent's threads: it starts without hubs. */
+static void forked_child(void)
+{
+	pthread_mutex_init(&hubs_lock, NULL);
+	hubs = NULL;
+	__atomic_add_fetch(&fork_gen, 1, __ATOMIC_RELAXED);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forked_child);
+}
+
+unsigned fork_generation(void)
+{
+	return __atomic_load_n(&fork_gen, __ATOMIC_RELAXED);
+}
+
+static uint64_t deadline_after(double seconds)
+{
+	return seconds > 0 ? now_ns() + (uint64_t)(seconds * 1e9) : 0;
+}
+
+static void poke(int eventfd)
+{
+	uint64_t one = 1;
+
+	/* Full counter: the worker is awake anyway. */
+	if (write(eventfd, &one, sizeof(one)) < 0 && errno != EAGAIN)
+		log_warn(LOG_INIT, "cannot wake the communicator's worker: %m");
+}
+
+/* ---- Failure -------------------------------------------------------------------------------- */
+
+/* Put the reason on the board, once per node. */
+static void board_fail(struct board *b, const struct failure *why)
+{
+	uint32_t none = 0;
+
+	if (!__atomic_compare_exchange_n(
+		    &b->claim, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return;
+	b->why = *why;
+	__atomic_store_n(&b->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* The board's reason, if any. A writer that died half-way leaves `claim` without `abort`. */
+static int board_read(const struct board *b, struct failure *why)
+{
+	if (b == NULL || !__atomic_load_n(&b->abort, __ATOMIC_ACQUIRE))
+		return 0;
+	*why = b->why;
+	why->text[sizeof(why->text) - 1] = '\0';
+	return 1;
+}
+
+static void finish_set(struct symcclComm *c, struct reg_set *s)
+{
+	__atomic_store_n(&s->done, 1, __ATOMIC_RELEASE);
+	pthread_cond_broadcast(&c->cond);
+}
+
+/* Every queued request of every local rank ends with the hub's reason. Lock held. */
+static void fail_queues(struct hub *h)
+{
+	for (int i = 0; i < h->nlocal; i++) {
+		struct symcclComm *c = h->local[i];
+
+		while (c->queue != NULL) {
+			struct reg_set *s = c->queue;
+
+			c->queue = s->next;
+			s->result = h->why;
+			finish_set(c, s);
+		}
+		c->queue_end = &c->queue;
+		c->nqueued = 0;
+		pthread_cond_broadcast(&c->cond);
+	}
+}
+
+static void hub_fail_locked(struct hub *h, const struct failure *why)
+{
+	if (h->state == HUB_FAILED)
+		return;
+	if (h->board != NULL)
+		board_fail(h->board, why);
+	if (!board_read(h->board, &h->why))
+		h->why = *why;
+	__atomic_store_n(&h->state, HUB_FAILED, __ATOMIC_RELEASE);
+	log_info(LOG_INIT, "communicator failed: %s", h->why.text);
+	pthread_cond_broadcast(&h->cond);
+	hub_wake(h);
+	poke(h->cancel);
+}
+
+void hub_fail(struct hub *h, const struct failure *why)
+{
+	pthread_mutex_lock(&h->lock);
+	hub_fail_locked(h, why);
+	pthread_mutex_unlock(&h->lock);
+}
+
+symcclResult_t hub_status(struct hub *h)
+{
+	struct failure why;
+
+	if (__builtin_expect(__atomic_load_n(&h->state, __ATOMIC_ACQUIRE) == HUB_FAILED, 0)) {
+		pthread_mutex_lock(&h->lock);
+		why = h->why;
+		pthread_mutex_unlock(&h->lock);
+		return fail_quiet(why.code, "%s", why.text);
+	}
+	if (__builtin_expect(h->board != NULL && board_read(h->board, &why), 0))
+		return fail_quiet(why.code, "%s", why.text);
+	return symcclSuccess;
+}
+
+void hub_wake(struct hub *h)
+{
+	poke(h->wake);
+}
+
+static void drain(int fd)
+{
+	uint64_t n;
+
+	while (read(fd, &n, sizeof(n)) > 0)
+		;
+}
+
+/* ---- The worker --------------------------------------------------------------------------- */
+
+/* boot_open asks which local ranks have come since. */
+static int next_member(void *arg, struct boot_member *m)
+{
+	struct hub *h = arg;
+	int found = 0;
+
+	drain(h->wake);
+	pthread_mutex_lock(&h->lock);
+	for (int i = 0; i < h->nlocal && !found; i++) {
+		struct symcclComm *c = h->local[i];
+
+		if (c->joined)
+			continue;
+		c->joined = 1;
+		*m = (struct boot_member){.rank = c->rank,
+			.nranks = c->nranks,
+			.version = SYMCCL_VERSION_CODE,
+			.config = c->config};
+		found = 1;
+	}
+	pthread_mutex_unlock(&h->lock);
+	return found;
+}
+
+static void failure_from(struct failure *f, symcclResult_t e)
+{
+	f->code = e;
+	f->rank = -1;
+	snprintf(f->text, sizeof(f->text), "%s", error_text());
+}
+
+static int open_hub(struct hub *h)
+{
+	uint64_t deadline = deadline_after(params_get()->setup_timeout);
+	struct failure why = {.code = symcclSuccess, .rank = -1};
+	symcclResult_t e;
+
+	e = boot_open(&h->id, h->wake, next_member, h, deadline, &h->boot, &why);
+	if (e == symcclSuccess) {
+		e = hub_agree(h, deadline_after(params_get()->setup_timeout));
+		if (e != symcclSuccess) {
+			failure_from(&why, e);
+			boot_abort(h->boot, &why);
+		}
+	}
+	pthread_mutex_lock(&h->lock);
+	if (e == symcclSuccess) {
+		__atomic_store_n(&h->state, HUB_READY, __ATOMIC_RELEASE);
+		pthread_cond_broadcast(&h->cond);
+	} else {
+		hub_fail_locked(h, &why);
+	}
+	pthread_mutex_unlock(&h->lock);
+	return e == symcclSuccess;
+}
+
+/* The ranks that have posted fewer sets than `want`, as "1, 3 and 5"; 0 when there are none. */
+static int late_ranks(const struct hub *h, uint32_t want, char *out, size_t n)
+{
+	int late = 0;
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (int r = 0; r < h->nranks; r++) {
+		if (__atomic_load_n(&h->board->rank[r].posted, __ATOMIC_RELAXED) >= want)
+			continue;
+		if (at + 16 < n)
+			at += (size_t)snprintf(out + at, n - at, "%s%d", late ? ", " : "", r);
+		late++;
+	}
+	return late;
+}
+
+/* A deadline has passed: say which ranks did not register. */
+static void timeout_text(struct hub *h, struct failure *why)
+{
+	char late[160];
+	uint32_t most = 0;
+	int n;
+
+	for (int i = 0; i < h->nlocal; i++)
+		most = MAX(most, h->local[i]->nposted);
+	n = late_ranks(h, most, late, sizeof(late));
+	if (n == 0)
+		return;
+	why->code = symcclTimeout;
+	why->rank = -1;
+	snprintf(why->text, sizeof(why->text),
+		"rank%s %s did not come to window registration %u within %g s "
+		"(SYMCCL_SETUP_TIMEOUT): "
+		"registering is collective, every rank must call it in the same order",
+		n > 1 ? "s" : "", late, most, params_get()->setup_timeout);
+}
+
+/* How many sets every local rank has queued, and the earliest deadline of any. Lock held. */
+static int queued(const struct hub *h, uint64_t *deadline)
+{
+	int least = 1 << 30;
+
+	*deadline = 0;
+	for (int i = 0; i < h->nlocal; i++) {
+		const struct symcclComm *c = h->local[i];
+
+		least = MIN(least, c->nqueued);
+		if (c->queue != NULL && c->queue->deadline != 0 &&
+			(*deadline == 0 || c->queue->deadline < *deadline))
+			*deadline = c->queue->deadline;
+	}
+	return least;
+}
+
+static int left_rank(const struct hub *h)
+{
+	for (int i = 0; i < h->nlocal; i++)
+		if (h->local[i]->left)
+			return h->local[i]->rank;
+	return -1;
+}
+
+void hub_free_window(struct hub *h, uint32_t ordinal)
+{
+	pthread_mutex_lock(&h->lock);
+	if (h->nfreed == h->freed_room) {
+		int room = h->freed_room * 2 + 16;
+		uint32_t *p = realloc(h->freed, (size_t)room * sizeof(*p));
+
+		if (p != NULL) {
+			h->freed = p;
+			h->freed_room = room;
+		}
+	}
+	if (h->nfreed < h->freed_room)
+		h->freed[h->nfreed++] = ordinal;
+	else
+		log_warn(LOG_SYM, "out of memory: window %u stays mapped", ordinal);
+	pthread_mutex_unlock(&h->lock);
+}
+
+/* Run one batch of n sets. Lock held on entry and return, not between. */
+static void run_batch(struct hub *h, int n, uint64_t deadline)
+{
+	struct reg_set **sets = calloc((size_t)(unsigned)(h->nlocal * n), sizeof(*sets));
+	struct failure why = {.rank = -1};
+	symcclResult_t e = symcclSystemError;
+	uint32_t *freed = h->freed;
+	int taken = 0, nfreed = h->nfreed;
+
+	/* What the batch works on is its own: the ranks go on posting meanwhile. */
+	for (int l = 0; sets != NULL && l < h->nlocal; l++) {
+		struct reg_set *s = h->local[l]->queue;
+
+		for (int i = 0; i < n; i++, s = s->next)
+			sets[l * n + i] = s;
+	}
+	h->freed = NULL;
+	h->nfreed = h->freed_room = 0;
+	pthread_mutex_unlock(&h->lock);
+	if (sets != NULL)
+		e = sym_batch(&h->sym, sets, n, freed, nfreed, deadline, &taken);
+	else
+		fail(e, "out of memory while windows were being registered");
+	free(freed);
+	if (e != symcclSuccess) {
+		failure_from(&why, e);
+		if (boot_failure(h->boot)->code != symcclSuccess)
+			why = *boot_failure(h->boot);
+		if (why.code == symcclTimeout)
+			timeout_text(h, &why);
+	}
+	pthread_mutex_lock(&h->lock);
+	free(sets);
+	if (e != symcclSuccess) {
+		hub_fail_locked(h, &why);
+		return;
+	}
+	for (int i = 0; i < h->nlocal; i++) {
+		struct symcclComm *c = h->local[i];
+
+		for (int k = 0; k < taken; k++) {
+			struct reg_set *s = c->queue;
+
+			c->queue = s->next;
+			c->nqueued--;
+			finish_set(c, s);
+		}
+		if (c->queue == NULL)
+			c->queue_end = &c->queue;
+	}
+}
+
+/* Nothing to do: sleep until a local rank or a peer wants something, or something dies. Lock held
+ * on entry and return. */
+static void rest(struct hub *h, uint64_t deadline)
+{
+	struct failure why = {.rank = -1};
+	uint64_t now = now_ns();
+	int ms = -1;
+	symcclResult_t e;
+
+	if (deadline != 0 && now >= deadline) {
+		timeout_text(h, &why);
+		if (why.code != symcclSuccess) {
+			hub_fail_locked(h, &why);
+			return;
+		}
+		deadline = 0;
+	}
+	if (deadline != 0)
+		ms = (int)MIN((deadline - now) / 1000000u + 1, 1000000u);
+	pthread_mutex_unlock(&h->lock);
+	e = boot_idle(h->boot, h->wake, ms);
+	if (e != symcclSuccess && e != symcclInProgress && e != symcclTimeout)
+		why = *boot_failure(h->boot);
+	drain(h->wake);
+	pthread_mutex_lock(&h->lock);
+	if (why.code != symcclSuccess)
+		hub_fail_locked(h, &why);
+}
+
+static void *worker(void *arg)
+{
+	struct hub *h = arg;
+	uint64_t deadline;
+	int n;
+
+	pthread_setname_np(pthread_self(), "symccl-worker");
+	if (open_hub(h))
+		boot_set_cancel(h->boot, h->cancel);
+	pthread_mutex_lock(&h->lock);
+	while (!h->closing && h->state == HUB_READY) {
+		n = MIN(queued(h, &deadline), BATCH_MAX);
+		if (deadline != 0 && left_rank(h) >= 0) {
+			struct failure why = {symcclInvalidUsage, left_rank(h), ""};
+
+			snprintf(why.text, sizeof(why.text),
+				"rank %d has destroyed the communicator: registering needs every "
+				"rank",
+				why.rank);
+			hub_fail_locked(h, &why);
+		} else if (n > 0) {
+			run_batch(h, n, deadline);
+		} else {
+			rest(h, deadline);
+		}
+	}
+	/* Failed: pass it on at once, then only wait for the ranks to leave. */
+	if (h->state == HUB_FAILED && h->boot != NULL)
+		boot_abort(h->boot, &h->why);
+	while (!h->closing) {
+		fail_queues(h);
+		pthread_cond_wait(&h->cond, &h->lock);
+	}
+	fail_queues(h);
+	pthread_mutex_unlock(&h->lock);
+	return NULL;
+}
+
+/* ---- Joining and leaving -----------------------------------------------------------------------
+ */
+
+static void hub_free(struct hub *h)
+{
+	sym_fini(&h->sym);
+	boot_close(h->boot);
+	if (h->board != NULL)
+		munmap(h->board, h->board_size);
+	if (h->board_mem != NULL)
+		mem_host.release(h->board_mem);
+	if (h->wake >= 0)
+		close(h->wake);
+	if (h->cancel >= 0)
+		close(h->cancel);
+	pthread_cond_destroy(&h->cond);
+	pthread_mutex_destroy(&h->lock);
+	free(h->freed);
+	free(h->local);
+	free(h->local_rank);
+	free(h);
+}
+
+/* hubs_lock held. */
+static symcclResult_t hub_new(
+	const symcclUniqueId *id, symcclComm_t c, const struct mem_ops *mem, struct hub **out)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct hub *h = calloc(1, sizeof(*h));
+
+	pthread_once(&once, watch_forks);
+	if (h == NULL)
+		return fail(symcclSystemError, "out of memory for a communicator");
+	h->id = *id;
+	h->nranks = c->nranks;
+	h->mem = mem;
+	pthread_mutex_init(&h->lock, NULL);
+	pthread_cond_init(&h->cond, NULL);
+	h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	h->cancel = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (h->wake < 0 || h->cancel < 0) {
+		hub_free(h);
+		return fail(symcclSystemError, "no descriptor for a communicator: %m");
+	}
+	*out = h;
+	return symcclSuccess;
+}
+
+static symcclResult_t start_worker(struct hub *h)
+{
+	pthread_attr_t a;
+	int e;
+
+	pthread_attr_init(&a);
+	pthread_attr_setstacksize(&a, WORKER_STACK);
+	e = pthread_create(&h->worker, &a, worker, h);
+	pthread_attr_destroy(&a);
+	if (e == 0)
+		return symcclSuccess;
+	errno = e;
+	return fail(symcclSystemError, "no thread for a communicator's worker: %m");
+}
+
+static symcclResult_t add_member(struct hub *h, symcclComm_t c)
+{
+	if (h->nlocal == h->local_room) {
+		int room = h->local_room ? h->local_room * 2 : 8;
+		symcclComm_t *p = realloc(h->local, (size_t)room * sizeof(*p));
+
+		if (p == NULL)
+			return fail(symcclSystemError, "out of memory for a communicator");
+		h->local = p;
+		h->local_room = room;
+	}
+	h->local[h->nlocal++] = c;
+	c->hub = h;
+	c->queue_end = &c->queue;
+	return symcclSuccess;
+}
+
+static struct hub *find_joining(const symcclUniqueId *id)
+{
+	for (struct hub *h = hubs; h != NULL; h = h->next)
+		if (memcmp(&h->id, id, sizeof(*id)) == 0 &&
+			__atomic_load_n(&h->state, __ATOMIC_ACQUIRE) == HUB_JOINING)
+			return h;
+	return NULL;
+}
+
+symcclResult_t hub_join(const symcclUniqueId *id, symcclComm_t comm, const struct mem_ops *mem)
+{
+	struct hub *h;
+	symcclResult_t e = symcclSuccess;
+	int fresh = 0;
+
+	pthread_mutex_lock(&hubs_lock);
+	h = find_joining(id);
+	if (h == NULL) {
+		e = hub_new(id, comm, mem, &h);
+		fresh = e == symcclSuccess;
+	}
+	if (e == symcclSuccess) {
+		pthread_mutex_lock(&h->lock);
+		e = add_member(h, comm);
+		pthread_mutex_unlock(&h->lock);
+	}
+	if (fresh && e == symcclSuccess)
+		e = start_worker(h);
+	if (fresh && e == symcclSuccess) {
+		h->next = hubs;
+		hubs = h;
+	} else if (fresh) {
+		comm->hub = NULL;
+		hub_free(h);
+	}
+	if (e == symcclSuccess)
+		hub_wake(h);
+	pthread_mutex_unlock(&hubs_lock);
+	return e;
+}
+
+symcclResult_t hub_wait_ready(symcclComm_t comm)
+{
+	struct hub *h = comm->hub;
+	struct failure why = {.code = symcclSuccess};
+
+	pthread_mutex_lock(&h->lock);
+	while (h->state == HUB_JOINING)
+		pthread_cond_wait(&h->cond, &h->lock);
+	if (h->state == HUB_FAILED)
+		why = h->why;
+	pthread_mutex_unlock(&h->lock);
+	if (why.code == symcclSuccess)
+		return symcclSuccess;
+	hub_leave(comm);
+	return fail_quiet(why.code, "%s", why.text);
+}
+
+void hub_leave(symcclComm_t comm)
+{
+	struct hub *h = comm->hub;
+	int last;
+
+	pthread_mutex_lock(&hubs_lock);
+	pthread_mutex_lock(&h->lock);
+	comm->left = 1;
+	h->nleft++;
+	last = h->nleft == h->nlocal;
+	if (last) {
+		struct hub **p = &hubs;
+
+		while (*p != h)
+			p = &(*p)->next;
+		*p = h->next;
+		h->closing = 1;
+		pthread_cond_broadcast(&h->cond);
+		poke(h->cancel);
+	}
+	hub_wake(h);
+	pthread_mutex_unlock(&h->lock);
+	pthread_mutex_unlock(&hubs_lock);
+	if (!last)
+		return;
+	pthread_join(h->worker, NULL);
+	for (int i = 0; i < h->nlocal; i++)
+		comm_free(h->local[i]);
+	hub_free(h);
+}
