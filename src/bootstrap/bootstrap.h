@@ -95,9 +95,9 @@ symcclResult_t boot_recv(
 
 /* ---- Idle, abort, end --------------------------------------------------------------------- */
 
-/* Sleep until wakefd is readable (returns symcclSuccess; does not drain it), a peer process begins
- * an operation (symcclInProgress), or a failure. timeout_ms -1: for ever (this is no wait for a
- * peer). */
+/* Sleep until wakefd or the cancel descriptor is readable (returns symcclSuccess; drains neither),
+ * a peer process begins an operation (symcclInProgress), or a failure. timeout_ms -1: for ever
+ * (this is no wait for a peer). */
 symcclResult_t boot_idle(struct boot *b, int wakefd, int timeout_ms);
 /* Make cancelfd break any operation in progress: when it becomes readable the operation returns
  * symcclInProgress with nothing undone, and the caller says why with boot_abort(). -1: none. */

@@ -48,12 +48,15 @@ static symcclResult_t fds_from_peer(struct run *r, struct peer *p, struct fd_set
 		}
 		at += part_room(head.len);
 	}
-	if (next == p->edge.nfds && (!p->data || at == p->data->len)) {
+	if (next == p->edge.nfds && p->data_head.nfds == (uint32_t)next &&
+		(!p->data || at == p->data->len)) {
 		p->edge.nfds = 0;
 		return symcclSuccess;
 	}
 	/* Those not taken are closed with the edge. */
-	memmove(p->edge.fds, p->edge.fds + next, (size_t)(p->edge.nfds - next) * sizeof(int));
+	if (p->edge.nfds > next)
+		memmove(p->edge.fds, p->edge.fds + next,
+			(size_t)(p->edge.nfds - next) * sizeof(int));
 	p->edge.nfds -= next;
 	return tree_die_here(r->t,
 		fail(symcclInternalError,

@@ -87,7 +87,7 @@ void edge_close_fds(struct edge *e)
 	e->nfds = 0;
 }
 
-void edge_close(struct edge *e)
+void edge_hang_up(struct edge *e)
 {
 	while (e->out) {
 		struct out *o = e->out;
@@ -95,13 +95,20 @@ void edge_close(struct edge *e)
 		e->out = o->next;
 		out_free(o);
 	}
-	blob_put(e->body);
-	edge_close_fds(e);
-	free(e->fds);
+	e->out_end = &e->out;
 	if (e->fd >= 0)
 		close(e->fd);
 	if (e->pidfd >= 0)
 		close(e->pidfd);
+	e->fd = e->pidfd = -1;
+}
+
+void edge_close(struct edge *e)
+{
+	edge_hang_up(e);
+	blob_put(e->body);
+	edge_close_fds(e);
+	free(e->fds);
 	edge_clear(e);
 }
 

@@ -77,6 +77,8 @@ struct edge {
 void edge_init(struct edge *e, int fd, bool is_unix, size_t max);
 /* An edge that is not there. */
 void edge_clear(struct edge *e);
+/* Close the connection; what has been received stays. */
+void edge_hang_up(struct edge *e);
 void edge_close(struct edge *e);
 /* Watch the process at the other end of a Unix socket (pid as SO_PEERCRED gave it). */
 void edge_watch(struct edge *e, int pid);

@@ -9,7 +9,7 @@
 
 #define FIRST_TICK_NS 200000ull /* then those who do not take part yet are told */
 #define TICK_NS 20000000ull     /* so often parents hear whom we lack */
-#define DEPTH_NS 100000000ull   /* deeper processes wait this much longer for the result */
+#define DEPTH_NS 100000000ull   /* deeper processes wait this much longer, each level */
 
 static const char *const op_names[] = {
 	"no operation", "all-gather", "barrier", "descriptor exchange"};
@@ -159,10 +159,11 @@ static void run_tick(struct run *r)
 		return;
 	r->tick = now_ns() + TICK_NS;
 	n = run_missing(r, who);
-	if (parent && n && n != r->noted) {
+	if (parent && n && (n != r->nnoted || memcmp(who, r->noted, (size_t)n * sizeof(*who)))) {
 		(void)edge_send_copy(&parent->edge, h, who, (size_t)n * sizeof(*who));
 		parent->sent = r->t->seq;
-		r->noted = n;
+		r->nnoted = n;
+		memcpy(r->noted, who, (size_t)n * sizeof(*who));
 	}
 	tree_begun(r->t, r->t->seq, NULL);
 }
@@ -187,13 +188,19 @@ static bool run_children_ready(struct run *r, symcclResult_t *result)
 	return ready;
 }
 
+/* Later than the parent gives up, which knows better who is missing. */
+static uint64_t run_limit(const struct run *r)
+{
+	return r->give_up ? r->give_up + DEPTH_NS * (uint64_t)r->t->shape.depth : UINT64_MAX;
+}
+
 symcclResult_t run_wait_children(struct run *r)
 {
 	symcclResult_t result = symcclSuccess;
 	int32_t who[NOTE_MAX];
 
 	while (!run_children_ready(r, &result)) {
-		uint64_t until = r->give_up ? r->give_up : UINT64_MAX;
+		uint64_t until = run_limit(r);
 
 		TRY(result);
 		if (now_ns() >= until)
@@ -206,11 +213,8 @@ symcclResult_t run_wait_children(struct run *r)
 
 symcclResult_t run_wait_parent(struct run *r, struct peer *p)
 {
-	uint64_t until = UINT64_MAX;
+	uint64_t until = run_limit(r);
 
-	/* Later than the parent gives up, which knows better who is missing. */
-	if (r->give_up)
-		until = r->give_up + DEPTH_NS * (uint64_t)(r->t->shape.depth + 1);
 	while (!p->has_data) {
 		if (p->left)
 			return run_left(r, p);
@@ -225,7 +229,7 @@ symcclResult_t run_wait_parent(struct run *r, struct peer *p)
  * change. */
 symcclResult_t run_flush(struct run *r)
 {
-	uint64_t until = r->give_up ? r->give_up + DEPTH_NS : UINT64_MAX;
+	uint64_t until = run_limit(r);
 
 	for (int i = 0; i < r->t->npeers; i++)
 		while (!edge_idle(&r->t->peers[i].edge)) {

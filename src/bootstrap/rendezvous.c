@@ -200,7 +200,7 @@ static symcclResult_t join_connected(struct join *j)
 	struct tree *t = j->t;
 	int pid;
 
-	edge_init(&t->root, t->dial->fd, t->dial->is_unix, sizeof(struct wire_place));
+	edge_init(&t->root, t->dial->fd, t->dial->is_unix, WIRE_BODY_MAX);
 	if (t->dial->is_unix && unix_peer(t->root.fd, &pid) == 0)
 		edge_watch(&t->root, pid);
 	t->dial->fd = -1;

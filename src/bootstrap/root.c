@@ -19,7 +19,6 @@
 
 #define HANDSHAKE_NS 5000000000ull
 #define DEAF_NS 100000000ull
-#define BODY_MAX 8192
 /* A failed root without a deadline stays this long for late comers. */
 #define FAILED_NS 60000000000ull
 
@@ -134,7 +133,7 @@ static bool conn_accept(struct root *r, int listener, int is_unix)
 		close(fd);
 		return false;
 	}
-	edge_init(&c->edge, fd, is_unix, BODY_MAX);
+	edge_init(&c->edge, fd, is_unix, WIRE_BODY_MAX);
 	c->is_unix = is_unix;
 	c->limit = now_ns() + HANDSHAKE_NS;
 	list_add(&r->trying, c);
@@ -270,9 +269,11 @@ void root_fail(struct root *r, const struct failure *f)
 	if (!r->deadline)
 		r->deadline = now_ns() + FAILED_NS;
 	log_info(LOG_BOOT, "rendezvous at port %u failed: %s", r->port, f->text);
-	for (struct conn *c = r->procs.first; c; c = c->next)
-		if (c->state == CONN_PROC)
-			conn_send(r, c, FRAME_ABORT, f, sizeof(*f));
+	/* This very process last: it may end, and this thread with it, as soon as it knows. */
+	for (int own = 0; own < 2; own++)
+		for (struct conn *c = r->procs.first; c; c = c->next)
+			if (c->state == CONN_PROC && (c->info.pid == getpid()) == own)
+				conn_send(r, c, FRAME_ABORT, f, sizeof(*f));
 }
 
 void root_stop_listening(struct root *r)

@@ -17,7 +17,8 @@ struct run {
 	bool node_only; /* edges between nodes are left out */
 	uint64_t start, deadline, give_up;
 	uint64_t tick;
-	int noted; /* missing processes that the parent has last heard of */
+	int nnoted; /* the parent has last heard of these missing ones */
+	int32_t noted[NOTE_MAX];
 };
 
 /* One process's part inside a larger one; its bytes follow, up to the next multiple of ALIGN. */

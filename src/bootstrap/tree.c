@@ -184,7 +184,7 @@ static void peer_step(struct tree *t, struct peer *p)
 	if (p->edge.fd < 0 || (got == 0 && !gone))
 		return;
 	if (p->left)
-		edge_close(&p->edge);
+		edge_hang_up(&p->edge); /* its last part may not have been used yet */
 	else if (got < 0 && (p->edge.error == ENOMEM || p->edge.error == EPROTO))
 		peer_lost(t, p, strerror(p->edge.error));
 	else if (got < 0 && !gone && !p->here && p->edge.error && p->edge.error != ECONNRESET)
@@ -242,13 +242,17 @@ static symcclResult_t root_step(struct tree *t)
 		TRY(join_frame(t));
 	if (got == 0)
 		return symcclSuccess;
+	got = t->root.error;
 	edge_close(&t->root);
 	/* Rank 0 may be through with all of it, and gone, before the last ones are. */
 	if (t->stands)
 		return symcclSuccess;
-	return tree_die_here(t, fail(symcclRemoteError, "the rendezvous went away: the process "
-							"that serves it (where the unique id was "
-							"made, or rank 0's) has ended"));
+	return tree_die_here(
+		t, fail(symcclRemoteError,
+			   "the rendezvous went away (%s); the process that made the unique id, or "
+			   "that of "
+			   "rank 0, serves it and must live until all ranks have joined",
+			   got ? strerror(got) : "connection closed"));
 }
 
 symcclResult_t tree_progress(struct tree *t, uint64_t until, int wakefd, bool *woken)
@@ -352,10 +356,16 @@ symcclResult_t boot_idle(struct boot *b, int wakefd, int timeout_ms)
 	uint64_t until = timeout_ms < 0 ? UINT64_MAX : now_ns() + (uint64_t)timeout_ms * 1000000u;
 	bool woken = false;
 
+	symcclResult_t r;
+
 	for (;;) {
-		if (t->begun > t->seq && t->failure.code == symcclSuccess)
+		/* Look around in any case: news of a failure comes before an operation's begin. */
+		r = tree_progress(t, t->begun > t->seq ? 0 : until, wakefd, &woken);
+		if (r == symcclInProgress)
+			return symcclSuccess; /* the cancel descriptor wakes as well */
+		TRY(r);
+		if (t->begun > t->seq)
 			return symcclInProgress;
-		TRY(tree_progress(t, until, wakefd, &woken));
 		if (woken || (until != UINT64_MAX && now_ns() >= until))
 			return symcclSuccess;
 	}

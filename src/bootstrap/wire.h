@@ -12,6 +12,9 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "wire structs are little-endian");
 
+/* Largest body of a frame to or from the root. */
+#define WIRE_BODY_MAX 8192
+
 #define WIRE_PROTOCOL 1 /* grows when any struct or frame here changes */
 
 /* How long the sides of the rendezvous wait beyond the root's own deadline, so that the root's
