@@ -42,8 +42,9 @@ static double allgather_packet_cost(const struct coll_team *t, const struct coll
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	/* In and out again; the data goes with the flag when it fits its line. */
-	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.05 + b * (2 * n - 1) / rate(t, 0) : 0);
+	/* In, and out of lines that a peer has just written, which is the slow part; the data goes
+	 * with the flag when it fits its line. */
+	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.1 + 3 * b * (2 * n - 1) / rate(t, 0) : 0);
 }
 
 static double allgather_push_cost(const struct coll_team *t, const struct coll_call *c)
@@ -66,7 +67,7 @@ static double allgather_scratch_cost(const struct coll_team *t, const struct col
 	double b = block_bytes(c), n = t->nranks;
 	double chunks = 1 + b / (double)t->layout.bulk_bytes;
 
-	return chunks * step_us(t) + b * (n + 1.5) / rate(t, b * n * n);
+	return chunks * step_us(t) + 2 * b * (n + 1) / rate(t, b * n * n);
 }
 
 /* ---- The table ------------------------------------------------------------------------------ */
@@ -187,9 +188,10 @@ symcclResult_t coll_plan(
 	}
 	if (best == ARRAY_LEN(table))
 		return fail(symcclInvalidUsage, "no algorithm can take this call");
+	/* A forced row is for the calls that it can take. */
 	if (forced_why != NULL && !best_forced)
-		return fail(symcclInvalidUsage, "SYMCCL_ALGO asks for %s, but %s", forced_name,
-			forced_why);
+		log_info(LOG_COLL, "SYMCCL_ALGO asks for %s, but %s: taking %s", forced_name,
+			forced_why, table[best].name);
 	plan->algo = &table[best];
 	plan->nctas = t->nctas;
 	plan->cost_us = best_us;

@@ -140,7 +140,8 @@ struct coll_plan {
 /* The whole table, for tests and tools. */
 const struct coll_algo *coll_algos(size_t *n);
 
-/* Pure: the same inputs give the same plan on every rank. Fails on forced rows that cannot run. */
+/* Pure: the same inputs give the same plan on every rank. Forced rows win where they can take the
+ * call. */
 symcclResult_t coll_plan(
 	const struct coll_team *t, const struct coll_call *c, struct coll_plan *plan);
 symcclResult_t coll_run_host(
