@@ -223,6 +223,7 @@ static int disagree(int rank, int n, void *arg)
 		RANK_RESULT(symcclCommInitRank(&c, n, id, rank == n - 1 ? 0 : rank),
 			symcclInvalidUsage);
 	}
+	RANK_BARRIER(); /* the rendezvous lives in rank 0's process */
 	return 0;
 }
 
