@@ -34,6 +34,8 @@ static symcclResult_t make_ready(symcclComm_t comm)
 		.layout = h->layout,
 		.wait = h->wait,
 		.tuning = h->tuning,
+		.pid = h->pid,
+		.readable = h->readable,
 		.oversubscribed = h->oversubscribed};
 	comm->ready = 1;
 	return symcclSuccess;
@@ -189,6 +191,8 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 		.layout = h->layout,
 		.wait = h->wait,
 		.tuning = h->tuning,
+		.pid = h->pid,
+		.readable = h->readable,
 		.oversubscribed = h->oversubscribed};
 	call_bytes(&c, comm->nranks, &send, &recv);
 	find_buf(comm, &c.send, send);
@@ -197,7 +201,7 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 	memset(plan, 0, sizeof(*plan));
 	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", p.algo->name);
 	plan->nCTAs = p.nctas;
-	plan->usesWindows = p.algo->needs != 0;
+	plan->usesWindows = (p.algo->needs & (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)) != 0;
 	plan->timeUs = p.cost_us;
 	return symcclSuccess;
 }

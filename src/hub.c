@@ -427,6 +427,7 @@ static void hub_free(struct hub *h)
 	pthread_cond_destroy(&h->cond);
 	pthread_mutex_destroy(&h->lock);
 	free(h->freed);
+	free(h->pid);
 	free(h->local);
 	free(h->local_rank);
 	free(h);

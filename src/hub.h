@@ -49,6 +49,9 @@ struct hub {
 	struct coll_tuning tuning;
 	struct coll_wait wait;
 	int oversubscribed;
+	int readable;
+	uint64_t probe; /* read by the other processes to see whether they can */
+	int32_t *pid;   /* for coll_team */
 	int nctas;
 	size_t stride;
 	struct ctrl_layout layout;

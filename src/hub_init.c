@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include "device/port.h"
 #include "hub.h"
@@ -20,7 +21,8 @@ struct hello {
 	uint64_t granularity, capacity, stride;
 	uint32_t quota_milli; /* CPUs the cgroup grants, in thousandths; 0: no limit */
 	int32_t nctas;
-	cpu_set_t cpus; /* union over the process's ranks */
+	uint64_t probe, probe_at; /* a random word, and where it lies in this process */
+	cpu_set_t cpus;           /* union over the process's ranks */
 	struct coll_tuning tuning;
 };
 
@@ -48,20 +50,35 @@ static int32_t nctas_wanted(const struct symcclComm *c, const struct params *p)
 	return (int32_t)MAX(least, most ? most : HOST_CTAS);
 }
 
-static void say_hello(const struct hub *h, struct hello *me)
+static void say_hello(struct hub *h, struct hello *me)
 {
 	const struct params *p = params_get();
 
+	h->probe = mem_proc_uid();
 	memset(me, 0, sizeof(*me));
 	me->granularity = h->mem->granularity();
 	me->capacity = h->mem->capacity();
 	me->stride = p->win_stride;
 	me->quota_milli = cgroup_quota();
 	me->nctas = nctas_wanted(h->local[0], p);
+	me->probe = mem_proc_uid();
+	me->probe_at = (uintptr_t)&h->probe;
 	coll_tuning_default(&me->tuning);
 	snprintf(me->tuning.algo, sizeof(me->tuning.algo), "%s", p->algo);
 	for (int i = 0; i < h->nlocal; i++)
 		CPU_OR(&me->cpus, &me->cpus, &h->local[i]->cpus);
+}
+
+/* Can this process read the word that `o` shows in process p? Containers and yama may forbid it,
+ * and a process id may mean somebody else here: the word tells. */
+static int can_read(const struct hub *h, int p, const struct hello *o)
+{
+	uint64_t got = 0;
+	struct iovec to = {&got, sizeof(got)}, from = {(void *)(uintptr_t)o->probe_at, sizeof(got)};
+
+	return p == h->boot->proc ||
+	       (process_vm_readv(h->boot->procs[p].pid, &to, 1, &from, 1, 0) == sizeof(got) &&
+		       got == o->probe);
 }
 
 /* Rank 0's process decides what is a matter of taste; address space must suit everybody. */
@@ -74,6 +91,7 @@ static symcclResult_t hear_hellos(struct hub *h, const void **all, const size_t 
 	double usable;
 
 	CPU_ZERO(&cpus);
+	h->readable = 1;
 	for (int p = 0; p < h->boot->nprocs; p++) {
 		if (len[p] != sizeof(o))
 			return fail(symcclInternalError,
@@ -87,6 +105,7 @@ static symcclResult_t hear_hellos(struct hub *h, const void **all, const size_t 
 		if (o.quota_milli)
 			quota = quota ? MIN(quota, o.quota_milli) : o.quota_milli;
 		CPU_OR(&cpus, &cpus, &o.cpus);
+		h->readable &= can_read(h, p, &o);
 	}
 	h->tuning = first.tuning;
 	h->nctas = first.nctas;
@@ -99,6 +118,30 @@ static symcclResult_t hear_hellos(struct hub *h, const void **all, const size_t 
 	log_info(LOG_INIT, "%d ranks in %d processes on %g CPUs%s, stride %zu MiB", h->nranks,
 		h->boot->nprocs, usable, h->oversubscribed ? " (oversubscribed)" : "",
 		h->stride >> 20);
+	return symcclSuccess;
+}
+
+/* All or none, so that all ranks plan alike. */
+static symcclResult_t agree_readable(struct hub *h, uint64_t deadline)
+{
+	char mine = (char)h->readable;
+	const void **all;
+	const size_t *len;
+
+	TRY(boot_allgather(h->boot, &mine, 1, &all, &len, deadline));
+	for (int p = 0; p < h->boot->nprocs; p++)
+		h->readable &= len[p] == 1 && *(const char *)all[p] != 0;
+	h->pid = calloc((size_t)h->nranks, sizeof(*h->pid));
+	if (h->pid == NULL)
+		return fail(symcclSystemError, "out of memory for a communicator");
+	for (int r = 0; r < h->nranks; r++) {
+		int p = h->boot->rank_proc[r];
+
+		h->pid[r] = p == h->boot->proc ? 0 : h->boot->procs[p].pid;
+	}
+	if (!h->readable)
+		log_info(LOG_INIT, "processes may not read each other's memory (ptrace scope, "
+				   "containers): plain buffers go through scratch");
 	return symcclSuccess;
 }
 
@@ -194,6 +237,7 @@ symcclResult_t hub_agree(struct hub *h, uint64_t deadline)
 	say_hello(h, &me);
 	TRY(boot_allgather(h->boot, &me, sizeof(me), &all, &len, deadline));
 	TRY(hear_hellos(h, all, len));
+	TRY(agree_readable(h, deadline));
 	TRY(share_board(h, deadline));
 	ctrl_layout(h->nranks, h->nctas, &h->layout);
 	h->wait.abort = &h->board->abort;

@@ -67,7 +67,17 @@ static double allgather_scratch_cost(const struct coll_team *t, const struct col
 	double b = block_bytes(c), n = t->nranks;
 	double chunks = 1 + b / (double)t->layout.bulk_bytes;
 
-	return chunks * step_us(t) + 2 * b * (n + 1) / rate(t, b * n * n);
+	double factor = b * n * n >= (double)COPY_STREAM_FROM ? 1.4 : 2;
+
+	return chunks * step_us(t) + factor * b * (n + 1) / rate(t, b * n * n);
+}
+
+static double allgather_read_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	/* A system call a peer, and the kernel looks up every page. */
+	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
 }
 
 /* ---- The table ------------------------------------------------------------------------------ */
@@ -93,6 +103,8 @@ static const struct coll_algo table[] = {
 		allgather_pull_cost, allgather_pull},
 	{symcclFuncAllGather, "allgather/scratch", 0, any_size, allgather_scratch_cost,
 		allgather_scratch},
+	{symcclFuncAllGather, "allgather/read", COLL_NEED_READABLE, any_size, allgather_read_cost,
+		allgather_read},
 };
 
 const struct coll_algo *coll_algos(size_t *n)
@@ -113,6 +125,8 @@ static const char *refusal(
 		return "the send buffer is no symmetric window";
 	if ((a->needs & COLL_NEED_RECV_WINDOW) && !(c->recv.peers && c->recv.symmetric))
 		return "the receive buffer is no symmetric window";
+	if ((a->needs & COLL_NEED_READABLE) && !t->readable)
+		return "a process may not read another's memory";
 	if (block_bytes(c) > (double)a->max_bytes(t))
 		return "the call is too large for it";
 	return NULL;

@@ -67,6 +67,8 @@ struct coll_team {
 	struct ctrl_layout layout;
 	struct coll_wait wait;
 	struct coll_tuning tuning;
+	const int32_t *pid; /* per rank: its process, 0 when it is this one */
+	int readable;       /* every process may read every other's memory (agreed) */
 	int oversubscribed; /* more ranks on this node than CPUs they may use */
 };
 
@@ -113,7 +115,7 @@ static inline int coll_in_place(const struct coll_team *t, const struct coll_cal
 
 /* ---- Algorithms ----------------------------------------------------------------------------- */
 
-enum { COLL_NEED_SEND_WINDOW = 1, COLL_NEED_RECV_WINDOW = 2 };
+enum { COLL_NEED_SEND_WINDOW = 1, COLL_NEED_RECV_WINDOW = 2, COLL_NEED_READABLE = 4 };
 
 struct coll_algo {
 	symcclFunc_t func;

@@ -13,6 +13,7 @@ HOST_KERNEL(allgather_packet);
 HOST_KERNEL(allgather_push);
 HOST_KERNEL(allgather_pull);
 HOST_KERNEL(allgather_scratch);
+HOST_KERNEL(allgather_read);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)
