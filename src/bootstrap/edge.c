@@ -283,7 +283,8 @@ int edge_send_copy(struct edge *e, struct frame h, const void *body, size_t len)
 
 	if (!b)
 		return -1;
-	memcpy(b->data, body, len);
+	if (len)
+		memcpy(b->data, body, len);
 	r = edge_send(e, h, b, NULL, 0);
 	blob_put(b);
 	return r;

@@ -36,6 +36,7 @@ static symcclResult_t hostport_parse(
 {
 	const char *colon = strrchr(hostport, ':');
 	size_t len = colon ? (size_t)(colon - hostport) : 0;
+	const char *host = hostport;
 	char *end = NULL;
 
 	*port = colon ? strtoul(colon + 1, &end, 10) : 0;
@@ -45,15 +46,15 @@ static symcclResult_t hostport_parse(
 			"from 1 to "
 			"65535",
 			hostport);
-	if (len > 2 && hostport[0] == '[' && colon[-1] == ']') {
-		hostport++;
+	if (len >= 2 && hostport[0] == '[' && colon[-1] == ']') {
+		host++;
 		len -= 2;
 	}
 	if (len == 0 || len >= ID_NAME_MAX)
 		return fail(symcclInvalidArgument,
 			"the host name in \"%s\" must have 1 to %d characters", hostport,
 			ID_NAME_MAX - 1);
-	memcpy(name, hostport, len);
+	memcpy(name, host, len);
 	name[len] = 0;
 	return symcclSuccess;
 }

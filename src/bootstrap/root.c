@@ -360,8 +360,10 @@ static void root_free(struct root *r)
 		conn_free(r, r->trying.first);
 	while (r->procs.first)
 		conn_free(r, r->procs.first);
-	close(r->epoll);
-	close(r->stop);
+	if (r->epoll >= 0)
+		close(r->epoll);
+	if (r->stop >= 0)
+		close(r->stop);
 	free(r->by_rank);
 	free(r);
 }
@@ -407,13 +409,16 @@ static void roots_fork_parent(void)
 	pthread_mutex_unlock(&roots_lock);
 }
 
-/* The child has the descriptors but no thread. */
+/* The child has the descriptors but no thread. The epoll instance is shared with the parent: it
+ * must not be told that the connections go. */
 static void roots_fork_child(void)
 {
 	while (roots) {
 		struct root *r = roots;
 
 		roots = r->next;
+		close(r->epoll);
+		r->epoll = -1;
 		root_free(r);
 	}
 	pthread_mutex_unlock(&roots_lock);

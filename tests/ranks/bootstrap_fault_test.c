@@ -710,6 +710,7 @@ static int one_stopped(int rank, int n, void *arg)
 	RANK_BARRIER();
 	if (rank == 2) {
 		raise(SIGSTOP);
+		boot_close(b);
 		return 0;
 	}
 	RANK_RESULT(boot_barrier(b, after(0.4)), symcclTimeout);
