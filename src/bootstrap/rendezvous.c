@@ -19,6 +19,7 @@
 
 #define JOIN_BATCH 256
 #define GIVE_UP_MS 100
+#define LINGER_MS 500
 
 /* One boot_open on its way. */
 struct join {
@@ -511,5 +512,8 @@ symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
 		failure_set(why, r, -1, "%s", error_text());
 	fail_quiet(r, "%s", why->text);
 	boot_close(j.t ? &j.t->pub : NULL);
+	/* The program may well end now, and with it the only one who can tell the others. */
+	if (j.t)
+		root_linger(j.id.secret, LINGER_MS);
 	return r;
 }

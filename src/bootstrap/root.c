@@ -451,6 +451,18 @@ uint16_t root_find(const uint8_t secret[AUTH_KEY])
 	return port;
 }
 
+void root_linger(const uint8_t secret[AUTH_KEY], int ms)
+{
+	uint64_t ns = now_ns() + (uint64_t)ms * 1000000u;
+	struct timespec end = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+
+	pthread_mutex_lock(&roots_lock);
+	while (roots_find(secret) &&
+		pthread_cond_clockwait(&roots_gone, &roots_lock, CLOCK_MONOTONIC, &end) == 0)
+		;
+	pthread_mutex_unlock(&roots_lock);
+}
+
 int root_count(void)
 {
 	int n = 0;

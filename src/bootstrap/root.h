@@ -25,6 +25,9 @@ symcclResult_t root_start(
 	const uint8_t secret[AUTH_KEY], uint16_t port, uint16_t nports, uint16_t *bound);
 /* The port of this process's live root for the secret; 0: there is none. */
 uint16_t root_find(const uint8_t secret[AUTH_KEY]);
+/* Where this process has a root for the secret that is not done: give it at most so long to tell
+ * those who come late why it failed. */
+void root_linger(const uint8_t secret[AUTH_KEY], int ms);
 /* How many roots are alive in this process. For tests. */
 int root_count(void);
 

@@ -15,6 +15,7 @@
 
 #define CLOSE_MS 100
 #define ABORT_MS 20
+#define DOUBT_NS 300000000ull
 
 /* ---- Failure ----------------------------------------------------------------------------- */
 
@@ -70,6 +71,30 @@ static void peer_died(struct tree *t, struct peer *p)
 	failure_set(&f, symcclRemoteError, p->rank, "%s died", peer_text(p, text, sizeof(text)));
 	fail(f.code, "%s", f.text);
 	tree_die(t, &f, p);
+}
+
+/* While the communicator is set up a neighbour may also be gone because it has been told of a
+ * failure elsewhere, and the root knows of that failure, or soon will. */
+static void peer_gone(struct tree *t, struct peer *p)
+{
+	if (t->root.fd < 0) {
+		peer_died(t, p);
+		return;
+	}
+	edge_hang_up(&p->edge);
+	p->doubt = now_ns() + DOUBT_NS;
+}
+
+static void peers_doubt(struct tree *t)
+{
+	for (int i = 0; i < t->npeers; i++) {
+		struct peer *p = &t->peers[i];
+
+		if (p->doubt && (t->root.fd < 0 || now_ns() >= p->doubt)) {
+			p->doubt = 0;
+			peer_died(t, p);
+		}
+	}
 }
 
 /* The connection is unusable although the process lives. */
@@ -190,7 +215,7 @@ static void peer_step(struct tree *t, struct peer *p)
 	else if (got < 0 && !gone && !p->here && p->edge.error && p->edge.error != ECONNRESET)
 		peer_lost(t, p, strerror(p->edge.error)); /* the network, or its host */
 	else
-		peer_died(t, p);
+		peer_gone(t, p);
 }
 
 /* ---- Progress ---------------------------------------------------------------------------- */
@@ -266,8 +291,11 @@ symcclResult_t tree_progress(struct tree *t, uint64_t until, int wakefd, bool *w
 		wake = pollset_add(&t->ps, wakefd, POLLIN);
 	if (t->cancel >= 0)
 		cancel = pollset_add(&t->ps, t->cancel, POLLIN);
-	for (int i = 0; i < t->npeers; i++)
+	for (int i = 0; i < t->npeers; i++) {
 		edge_poll(&t->ps, &t->peers[i].edge, &until);
+		if (t->peers[i].doubt)
+			until = MIN(until, t->peers[i].doubt);
+	}
 	edge_poll(&t->ps, &t->root, &until);
 	guests_poll(t, &until);
 	if (t->dial)
@@ -277,6 +305,8 @@ symcclResult_t tree_progress(struct tree *t, uint64_t until, int wakefd, bool *w
 		peer_step(t, &t->peers[i]);
 	if (t->failure.code == symcclSuccess)
 		(void)root_step(t);
+	if (t->failure.code == symcclSuccess)
+		peers_doubt(t);
 	if (t->failure.code == symcclSuccess)
 		guests_step(t);
 	if (t->dial)

@@ -31,8 +31,10 @@ struct peer {
 	int rank; /* its lowest */
 	int pid;
 	char host[64];
-	bool here; /* on this node */
-	bool left; /* said goodbye */
+	bool here;      /* on this node */
+	bool left;      /* said goodbye */
+	uint64_t doubt; /* gone without a goodbye: until then the root of the rendezvous may say why
+			 */
 	/* The part that has come and not been used. */
 	bool has_data;
 	struct frame data_head;

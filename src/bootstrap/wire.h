@@ -21,7 +21,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "wire structs are litt
  * sentence, which has the names, wins. */
 #define WIRE_GRACE_NS 1500000000ull
 /* At least this long for the tree to stand, once all have come. */
-#define WIRE_TREE_NS 5000000000ull
+#define WIRE_TREE_NS 2000000000ull
 
 #define ID_MAGIC 0x434d5953u /* "SYMC" */
 #define ID_FORMAT 1

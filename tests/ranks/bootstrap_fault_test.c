@@ -600,13 +600,14 @@ Test(bootstrap_fault, a_death_at_any_moment)
 {
 	uint64_t seed = test_seed();
 
-	for (int i = 0; i < 30; i++) {
+	for (int i = 0; i < 20; i++) {
 		struct death d = {0};
 
 		d.seed = mix64(seed, (uint64_t)i);
 		d.victim = 1 + i % 5; /* rank 0 serves the rendezvous: the next test */
-		d.heir = i % 3 == 0;
 		d.nodes = i % 2 ? 3 : 0;
+		/* Over TCP the root cannot see through a forked child. */
+		d.heir = i % 4 == 0;
 		RUN(6, 12, dies_sometime, &d);
 	}
 }
@@ -886,6 +887,6 @@ static int few_descriptors(int rank, int n, void *arg)
 
 Test(bootstrap_fault, a_full_descriptor_table_while_meeting)
 {
-	for (int room = 1; room < 8; room++)
+	for (int room = 1; room < 8; room += 2)
 		RUN(3, 10, few_descriptors, &room);
 }
