@@ -1,0 +1,3 @@
+#include "direct.cuh"
+#define ALGORITHM allreduce_direct
+#include "instances.cuh"

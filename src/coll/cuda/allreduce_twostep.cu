@@ -1,0 +1,3 @@
+#include "packets.cuh"
+#define ALGORITHM allreduce_twostep
+#include "instances.cuh"

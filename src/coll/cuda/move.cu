@@ -1,0 +1,24 @@
+/* The kernels that do not reduce. */
+#include "direct.cuh"
+#include "packets.cuh"
+#include "kernels.def"
+
+#define GATHER(n) \
+	KERNEL(symccl_allgather_packet_##n) \
+	{ \
+		allgather_packet<n>(args); \
+	}
+CUDA_FIXED_RANKS(GATHER)
+
+KERNEL(symccl_allgather_packet)
+{
+	allgather_packet<0>(args);
+}
+KERNEL(symccl_allgather_direct)
+{
+	allgather_direct(args);
+}
+KERNEL(symccl_barrier)
+{
+	barrier(args);
+}

@@ -1,0 +1,3 @@
+#include "direct.cuh"
+#define ALGORITHM reducescatter_direct
+#include "instances.cuh"

@@ -1,0 +1,3 @@
+#include "packets.cuh"
+#define ALGORITHM reducescatter_packet
+#include "instances.cuh"

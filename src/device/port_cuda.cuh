@@ -1,0 +1,54 @@
+/*
+ * The CUDA half of port.h: the same names on a GPU. Scope is always the system (other GPUs and the
+ * host) unless the name says otherwise.
+ */
+#ifndef DEVICE_PORT_CUDA_H
+#define DEVICE_PORT_CUDA_H
+
+#include <stdint.h>
+
+#define DEV static __device__ __forceinline__
+#define DEV_COLD static __device__ __noinline__ /* keeps what hardly runs out of the way */
+#define DEV_LOOP _Pragma("unroll 1")            /* likewise */
+
+DEV uint64_t load_relaxed64(const uint64_t *p)
+{
+	uint64_t v;
+
+	asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV uint64_t load_acquire64(const uint64_t *p)
+{
+	uint64_t v;
+
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV void store_relaxed64(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+DEV void store_release64(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+DEV uint32_t load_relaxed32(const uint32_t *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV uint32_t load_acquire32(const uint32_t *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV void cpu_relax(void)
+{
+}
+
+#endif
