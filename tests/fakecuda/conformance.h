@@ -12,6 +12,7 @@ struct driver {
 };
 extern struct driver cu;
 extern int verbose, failures, calls;
+extern int on_double; /* libcuda.so.1 is the double */
 
 enum { ANY = -1, NONE = -2 };
 /* Count, compare, print; returns got. */
@@ -20,6 +21,7 @@ CUresult check(int line, const char *text, CUresult got, int want);
 #define OK(call) WANT(CUDA_SUCCESS, call)
 #define REFUSE(call) check(__LINE__, #call, cu.call, ANY)
 #define SHOW(call) check(__LINE__, #call, cu.call, NONE)
+#define STRICT(call) check(__LINE__, #call, cu.call, on_double ? ANY : NONE)
 #define THAT(expr) \
 	do { \
 		calls++; \

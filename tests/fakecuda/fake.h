@@ -144,8 +144,9 @@ struct CUevent_st {
 	unsigned int flags;
 	int recorded;
 	struct mark mark;
-	uint64_t time_ns;     /* atomic */
-	struct capture *cap;  /* recorded in this capture, */
+	uint64_t time_ns;    /* atomic */
+	struct capture *cap; /* recorded in this capture (gone, maybe: capture_of), */
+	uint64_t cap_id;
 	CUgraphNode deps[64]; /* after these */
 	int ndeps;
 };
@@ -199,6 +200,8 @@ CUresult capture_add(CUstream s, const struct op *op);
 CUresult capture_check_legacy(CUcontext ctx);
 /* Streams that a capture held go back to normal. */
 void streams_leave(const struct capture *c);
+/* The capture that e was recorded in, if it still goes on. */
+struct capture *capture_of(CUevent e);
 CUresult capture_record(CUevent e, CUstream s);
 CUresult capture_wait(CUstream s, CUevent e);
 

@@ -15,7 +15,10 @@ static struct capture *captures;
 static uint64_t next_id = 1;
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* ---- What a capture forbids ----------------------------------------------------------------- */
+/* ---- What a capture forbids ------------------------------------------------------------------
+ * Calls marked UNSAFE. A driver 580 forbids cuMemAlloc and cuEventQuery and lets the VMM calls
+ * pass; here they are forbidden as well, since its documentation does not promise it.
+ */
 
 CUresult capture_check_unsafe(void)
 {
@@ -81,11 +84,21 @@ CUresult capture_add(CUstream s, const struct op *op)
 	return CUDA_SUCCESS;
 }
 
+struct capture *capture_of(CUevent e)
+{
+	struct capture *c = captures;
+
+	while (c != NULL && (c != e->cap || c->id != e->cap_id))
+		c = c->next;
+	return c;
+}
+
 CUresult capture_record(CUevent e, CUstream s)
 {
 	if (s->cap->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	e->cap = s->cap;
+	e->cap_id = s->cap->id;
 	e->ndeps = s->ndeps;
 	memcpy(e->deps, s->deps, sizeof(e->deps));
 	return CUDA_SUCCESS;
@@ -93,12 +106,13 @@ CUresult capture_record(CUevent e, CUstream s)
 
 CUresult capture_wait(CUstream s, CUevent e)
 {
-	struct capture *c = e->cap;
+	struct capture *c = capture_of(e);
 
 	if (s->cap != NULL && s->cap->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	if (c == NULL) {
-		s->cap->invalid = 1;
+		if (s->cap != NULL)
+			s->cap->invalid = 1;
 		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	}
 	if (s->cap != NULL && s->cap != c) {
@@ -208,13 +222,16 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	c = s->cap;
 	if (c == NULL)
 		return done(CUDA_ERROR_ILLEGAL_STATE);
-	if (c->origin != s)
+	if (c->origin != s) {
+		c->invalid = 1;
 		return done(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+	}
 	if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(c->thread, pthread_self()))
-		return done(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-	r = c->invalid   ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-	    : !joined(c) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-			 : CUDA_SUCCESS;
+		r = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	else if (c->invalid)
+		r = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	else
+		r = joined(c) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 	if (r == CUDA_SUCCESS) {
 		*graph = c->graph;
 		fake.graphs++;

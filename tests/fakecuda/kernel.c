@@ -24,19 +24,23 @@ void fakecuda_kernel(const char *name, fakecuda_kernel_fn fn, int n, const size_
 	fake_unlock();
 }
 
+/* Like the driver, lazy: nothing looks at the code before a kernel is asked for. */
+static int is_code(const void *code)
+{
+	static const unsigned char fatbin[4] = {0x50, 0xed, 0x55, 0xba};
+
+	return memcmp(code, fatbin, 4) == 0 || memcmp(code, "\177ELF", 4) == 0 ||
+	       strstr(code, ".version") != NULL;
+}
+
 CUresult cuLibraryLoadData(CUlibrary *lib, const void *code, CUjit_option *jit_options,
 	void **jit_values, unsigned int njit, CUlibraryOption *options, void **values,
 	unsigned int n)
 {
-	static const unsigned char fatbin[4] = {0x50, 0xed, 0x55, 0xba};
-
 	(void)jit_options, (void)jit_values, (void)njit, (void)options, (void)values, (void)n;
 	ENTRY(NEED_INIT | UNSAFE);
 	if (lib == NULL || code == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (memcmp(code, fatbin, 4) != 0 && memcmp(code, "\177ELF", 4) != 0 &&
-		strstr(code, ".version") == NULL)
-		return CUDA_ERROR_INVALID_IMAGE;
 	fake_lock();
 	*lib = malloc(sizeof(**lib));
 	(*lib)->code = code;
@@ -64,6 +68,8 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary lib, const char *name)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (kernel == NULL || name == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!is_code(lib->code))
+		return CUDA_ERROR_INVALID_IMAGE;
 	fake_lock();
 	for (k = kernels; k != NULL && strcmp(k->name, name) != 0; k = k->next)
 		;

@@ -276,7 +276,7 @@ CUresult cuStreamSynchronize(CUstream stream)
 	CUstream s;
 	CUresult r;
 
-	ENTRY(NEED_CTX);
+	ENTRY(NEED_CTX | UNSAFE);
 	fake_lock();
 	s = stream_of(stream);
 	if (s == NULL)
@@ -297,7 +297,7 @@ CUresult cuStreamQuery(CUstream stream)
 {
 	CUstream s;
 
-	ENTRY(NEED_CTX);
+	ENTRY(NEED_CTX | UNSAFE);
 	fake_lock();
 	s = stream_of(stream);
 	if (s == NULL)
@@ -538,25 +538,39 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 	return done(submit(s, &op));
 }
 
+/* Asking about an event spoils the capture that it is part of, and any that binds this thread. */
+static CUresult event_ask(CUevent event)
+{
+	struct capture *c = capture_of(event);
+
+	if (c != NULL)
+		c->invalid = 1;
+	return event->cap != NULL ? CUDA_ERROR_CAPTURED_EVENT : capture_check_unsafe();
+}
+
 CUresult cuEventQuery(CUevent event)
 {
+	CUresult r;
+
 	ENTRY(NEED_CTX);
 	if (bad_event(event))
 		return CUDA_ERROR_INVALID_HANDLE;
 	fake_lock();
-	if (event->cap != NULL)
-		return done(CUDA_ERROR_CAPTURED_EVENT);
+	if ((r = event_ask(event)) != CUDA_SUCCESS)
+		return done(r);
 	return done(mark_done(event->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
+	CUresult r;
+
 	ENTRY(NEED_CTX);
 	if (bad_event(event))
 		return CUDA_ERROR_INVALID_HANDLE;
 	fake_lock();
-	if (event->cap != NULL)
-		return done(CUDA_ERROR_CAPTURED_EVENT);
+	if ((r = event_ask(event)) != CUDA_SUCCESS)
+		return done(r);
 	mark_wait(event->mark);
 	return done(CUDA_SUCCESS);
 }

@@ -299,7 +299,7 @@ CUresult cuMemImportFromShareableHandle(
 		return CUDA_ERROR_INVALID_VALUE;
 	prop.location.id = fd_device(fd);
 	if (prop.location.id < 0 || fstat(fd, &st) != 0)
-		return CUDA_ERROR_INVALID_VALUE;
+		return CUDA_ERROR_UNKNOWN;
 	fake_lock();
 	copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (copy < 0)
@@ -350,6 +350,7 @@ CUresult cuMemAddressFree(CUdeviceptr va, size_t size)
 	return done(CUDA_SUCCESS);
 }
 
+/* Over the end of the reservation the driver maps as well, into what is not ours: refused here. */
 CUresult cuMemMap(CUdeviceptr va, size_t size, size_t offset, CUmemGenericAllocationHandle h,
 	unsigned long long flags)
 {
@@ -360,9 +361,11 @@ CUresult cuMemMap(CUdeviceptr va, size_t size, size_t offset, CUmemGenericAlloca
 	fake_lock();
 	p = phys_of(h);
 	r = range_around(va, 1u << RESERVED);
+	if (p != NULL && (size > p->size || size % GRANULARITY != 0))
+		return done(CUDA_ERROR_NOT_SUPPORTED);
 	if (p == NULL || r == NULL || offset != 0 || flags != 0 || size == 0 ||
-		size % GRANULARITY != 0 || va % GRANULARITY != 0 || size > p->size ||
-		size > r->size - (va - r->va) || overlaps_mapping(va, size))
+		va % GRANULARITY != 0 || size > r->size - (va - r->va) ||
+		overlaps_mapping(va, size))
 		return done(CUDA_ERROR_INVALID_VALUE);
 	if (mmap(at(va), size, PROT_NONE, MAP_SHARED | MAP_FIXED, p->fd, 0) == MAP_FAILED)
 		return done(CUDA_ERROR_OUT_OF_MEMORY);
@@ -372,6 +375,8 @@ CUresult cuMemMap(CUdeviceptr va, size_t size, size_t offset, CUmemGenericAlloca
 	return done(CUDA_SUCCESS);
 }
 
+/* Where nothing is mapped the driver does nothing and reports success; here it is refused, since an
+ * unmap too many is a mistake of ours. */
 CUresult cuMemUnmap(CUdeviceptr va, size_t size)
 {
 	struct range *r;
@@ -399,7 +404,7 @@ static CUresult access_check(struct range *r, const CUmemAccessDesc *desc, size_
 		if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 			return CUDA_ERROR_INVALID_VALUE;
 		if (d < 0 || d >= fake.n)
-			return CUDA_ERROR_INVALID_DEVICE;
+			return CUDA_ERROR_INVALID_VALUE;
 		if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
 			desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
 			desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
