@@ -79,8 +79,9 @@ static void show_build(void)
 static void show_backends(void)
 {
 	static const struct mem_ops *const all[] = {&mem_host, &mem_cuda};
-	const struct mem_ops *first = mem_backends()[0];
+	const struct mem_ops *first = NULL;
 
+	mem_select(symcclDeviceAuto, &first);
 	printf("\nbackends\n");
 	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
 		const char *why = all[i]->unusable();

@@ -193,6 +193,23 @@ const char *cuda_open(void)
 	return state.why;
 }
 
+int cuda_current(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	void *fn = lib != NULL ? dlsym(lib, "cuCtxGetCurrent") : NULL;
+	CUresult (*get_current)(CUcontext * ctx);
+	CUcontext ctx = NULL;
+
+	if (fn != NULL) {
+		memcpy(&get_current, &fn, sizeof(fn));
+		if (get_current(&ctx) != CUDA_SUCCESS) /* not started */
+			ctx = NULL;
+	}
+	if (lib != NULL)
+		dlclose(lib);
+	return ctx != NULL;
+}
+
 const struct cuda_devices *cuda_devices(void)
 {
 	return &state.devices;

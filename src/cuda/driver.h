@@ -35,6 +35,8 @@ struct cuda_devices {
  * No context is made. Any thread. NULL: usable; else a constant sentence that says why not (no
  * driver, no GPU, a call missing, a GPU without virtual memory management). */
 const char *cuda_open(void);
+/* Has the calling thread a current CUDA context? Neither loads nor starts the driver. */
+int cuda_current(void);
 /* The visible GPUs, by ordinal. Only after cuda_open() returned NULL. */
 const struct cuda_devices *cuda_devices(void);
 

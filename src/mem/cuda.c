@@ -530,6 +530,7 @@ const struct mem_ops mem_cuda = {
 	.name = "cuda",
 	.type = symcclDeviceCuda,
 	.unusable = cuda_open,
+	.current = cuda_current,
 	.device = device_current,
 	.bind_thread = bind_thread,
 	.granularity = granularity,

@@ -57,6 +57,11 @@ static const char *unusable(void)
 	return NULL;
 }
 
+static int current(void)
+{
+	return 1;
+}
+
 static int device(void)
 {
 	return -1;
@@ -564,6 +569,7 @@ const struct mem_ops mem_host = {
 	.name = "host",
 	.type = symcclDeviceHost,
 	.unusable = unusable,
+	.current = current,
 	.device = device,
 	.bind_thread = bind_thread,
 	.granularity = granularity,

@@ -6,7 +6,7 @@
 #include "params.h"
 #include "util.h"
 
-/* In order of preference. */
+/* In the order in which auto asks them. */
 static const struct mem_ops *const all[] = {&mem_cuda, &mem_host};
 
 /* ---- Names ----------------------------------------------------------------------------------- */
@@ -47,23 +47,13 @@ struct mem_uid mem_uid_next(void)
 
 /* ---- Backends ------------------------------------------------------------------------------- */
 
-static const struct mem_ops *usable[ARRAY_LEN(all) + 1];
-
-static void find_usable(void)
+static const struct mem_ops *current(void)
 {
-	size_t n = 0;
+	size_t i = 0;
 
-	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		if (all[i]->unusable() == NULL)
-			usable[n++] = all[i];
-}
-
-const struct mem_ops *const *mem_backends(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, find_usable);
-	return usable;
+	while (!all[i]->current() || all[i]->unusable() != NULL)
+		i++; /* ends at the host */
+	return all[i];
 }
 
 symcclResult_t mem_select(symcclDeviceType_t type, const struct mem_ops **ops)
@@ -76,7 +66,7 @@ symcclResult_t mem_select(symcclDeviceType_t type, const struct mem_ops **ops)
 		asker = "SYMCCL_DEVICE";
 	}
 	if (type == symcclDeviceAuto) {
-		*ops = mem_backends()[0];
+		*ops = current();
 		return symcclSuccess;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(all); i++) {

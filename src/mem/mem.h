@@ -47,6 +47,10 @@ struct mem_ops {
 	/* NULL, or a constant sentence that says why this backend cannot be used here. May start
 	 * the CUDA driver, never makes a context. */
 	const char *(*unusable)(void);
+	/* Nonzero when the calling thread works with this backend's devices already, so that
+	 * symcclDeviceAuto means it: CUDA: it has a current context, whoever made that. Loads and
+	 * starts nothing. Host: always. */
+	int (*current)(void);
 	/* The GPU that create, import_fd and set_access mean on the calling thread (its current
 	 * one), by ordinal; host: -1. No failure: 0 when the thread has none. */
 	int (*device)(void);
@@ -102,10 +106,11 @@ struct mem_ops {
 extern const struct mem_ops mem_host;
 extern const struct mem_ops mem_cuda;
 
-/* Usable backends in order of preference, NULL-terminated. */
-const struct mem_ops *const *mem_backends(void);
-/* The backend for a device type (auto: SYMCCL_DEVICE, else the first usable). fail()s when that
- * backend is not usable here, with the reason. */
+/* The backend for a device type. fail()s when that backend is not usable here, with the reason.
+ * Auto: SYMCCL_DEVICE; else CUDA on a thread with a current CUDA context, when CUDA is usable; else
+ * host. So a program that has nothing to do with CUDA never loads or starts the driver, and one
+ * that uses GPUs gets their memory on the threads that have chosen a GPU. A thread that has chosen
+ * none (no cudaSetDevice, no runtime call so far) must ask for symcclDeviceCuda. */
 symcclResult_t mem_select(symcclDeviceType_t type, const struct mem_ops **ops);
 /* This process's random number, as in mem_uid.proc; never 0. A forked child has another. */
 uint64_t mem_proc_uid(void);
