@@ -1,9 +1,11 @@
 /* Opening a boot from a test. */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "boot_helper.h"
+#include "params.h"
 #include "ranks.h"
 #include "util.h"
 
@@ -60,4 +62,15 @@ int share_id(int rank, symcclUniqueId *id)
 		RANK_OK(boot_id_create(id));
 	RANK_BCAST(id, sizeof(*id));
 	return 0;
+}
+
+double seconds_since(uint64_t start)
+{
+	return (double)(now_ns() - start) / 1e9;
+}
+
+void set_env(const char *name, const char *value)
+{
+	setenv(name, value, 1);
+	params_reload();
 }

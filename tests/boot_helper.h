@@ -2,7 +2,10 @@
 #ifndef TESTS_BOOT_HELPER_H
 #define TESTS_BOOT_HELPER_H
 
+#include <string.h>
 #include "bootstrap/bootstrap.h"
+#include "ranks.h"
+#include "util.h"
 
 #define OPENER_MAX 512
 
@@ -24,5 +27,19 @@ symcclResult_t open_one(int rank, int nranks, const symcclUniqueId *id, double s
 int share_id(int rank, symcclUniqueId *id);
 /* The deadline in s seconds. */
 uint64_t after(double s);
+double seconds_since(uint64_t start);
+/* Set a variable and parse the parameters again. */
+void set_env(const char *name, const char *value);
+
+/* The failure has this code and mentions these words. */
+#define CHECK_WHY(why, code_, ...) \
+	do { \
+		const char *const words_[] = {__VA_ARGS__}; \
+		RANK_CHECK((why)->code == (code_), "code %d, not %d: %s", (why)->code, \
+			(int)(code_), (why)->text); \
+		for (size_t w_ = 0; w_ < ARRAY_LEN(words_); w_++) \
+			RANK_CHECK(strstr((why)->text, words_[w_]), "\"%s\" is not in \"%s\"", \
+				words_[w_], (why)->text); \
+	} while (0)
 
 #endif

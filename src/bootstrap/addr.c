@@ -132,10 +132,10 @@ static int found_same(const struct found *f, int n, const char *name, const stru
 	return 0;
 }
 
-static int found_collect(const struct ifaddrs *list, struct found *found, int link_local)
+/* Add to the n that are there: first the addresses of all scopes, then link-local ones. */
+static int found_collect(const struct ifaddrs *list, struct found *found, int n, int link_local)
 {
 	const char *names = params_get()->socket_ifname;
-	int n = 0;
 
 	for (const struct ifaddrs *i = list; i && n < FOUND_MAX; i = i->ifa_next) {
 		struct found *f = &found[n];
@@ -144,7 +144,7 @@ static int found_collect(const struct ifaddrs *list, struct found *found, int li
 			!family_wanted(i->ifa_addr->sa_family) ||
 			(*names && !ifname_wanted(i->ifa_name, names)) ||
 			!addr_from_sockaddr(i->ifa_addr, &f->addr) ||
-			(!link_local && addr_link_local(&f->addr)) ||
+			link_local != addr_link_local(&f->addr) ||
 			found_same(found, n, i->ifa_name, &f->addr))
 			continue;
 		snprintf(f->name, sizeof(f->name), "%s", i->ifa_name);
@@ -180,9 +180,8 @@ symcclResult_t addr_local(struct endpoint *ep)
 		free(found);
 		return fail(symcclSystemError, "cannot list the network interfaces: %m");
 	}
-	n = found_collect(list, found, 0);
-	if (n == 0)
-		n = found_collect(list, found, 1);
+	n = found_collect(list, found, 0, 0);
+	n = found_collect(list, found, n, 1);
 	freeifaddrs(list);
 	found_sort(found, n);
 	/* Loopback keeps the last place, so that processes of this host always have a way. */

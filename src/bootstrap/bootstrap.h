@@ -55,6 +55,7 @@ struct boot_proc {
 	char host[64];
 };
 
+/* Head of a larger struct (tree.h). */
 struct boot {
 	int nranks, nprocs, nnodes;
 	int proc;        /* this process's index; processes are ordered by (node, lowest rank) */
@@ -62,18 +63,27 @@ struct boot {
 	int node_proc0;  /* index of its first; those of a node are consecutive */
 	const struct boot_proc *procs;
 	const int *rank_proc; /* rank -> process */
-			      /* the rest is private to tree.c */
 };
 
-/* Meet. next(arg, &m) is called from this thread whenever wakefd becomes readable (it drains wakefd
- * and returns 1 with a member to send, 0 when there is no more for now): local ranks may trickle
- * in. Returns when every rank of the communicator has joined and the tree stands. Timeout: every
- * waiting process learns which ranks did not come. */
+/* Meet. next(arg, &m) is called from this thread at first and whenever wakefd becomes readable (it
+ * drains wakefd and returns 1 with a member to send, 0 when there is no more for now): local ranks
+ * may trickle in. Returns when every rank of the communicator has joined and the tree stands.
+ *
+ * The root waits SYMCCL_SETUP_TIMEOUT from the first rank's arrival, then tells every process which
+ * ranks did not come (symcclTimeout). deadline is when this process gives up by itself: at once
+ * when it has not reached the root, 1.5 s later when it has, so that the root's sentence wins. On
+ * failure *why is the first failure of all processes, and a root in this process is given up to
+ * half a second to tell those who come late. */
 symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
 	int (*next)(void *arg, struct boot_member *m), void *arg, uint64_t deadline,
 	struct boot **boot, struct failure *why);
 
-/* ---- Operations (tree.c): all processes call the same ones in the same order ---------------- */
+/* ---- Operations (operations.c, descriptors.c, message.c) ----------------------------------
+ *
+ * All processes call the same collective ones in the same order. A timeout names the ranks that did
+ * not take part: a process gives up when the first of those below it would, and deeper ones 0.1 s a
+ * level later, so that the one that knows most speaks first. Any failure kills the boot, except
+ * symcclInProgress (see boot_set_cancel) and a message larger than the buffer. */
 
 /* Gather every process's bytes everywhere. Lengths may differ and be 0. all[p], len[p] for p in
  * 0..nprocs-1 point into memory that is valid until the next operation on b. */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #define HANDSHAKE_NS 5000000000ull
 #define DEAF_NS 100000000ull
+#define WATCH_MAX 256 /* processes watched by pidfd: half of a usual limit of descriptors */
 /* A failed root without a deadline stays this long for late comers. */
 #define FAILED_NS 60000000000ull
 
@@ -47,15 +49,10 @@ static void list_remove(struct conn_list *l, struct conn *c)
 	l->n--;
 }
 
-static bool conn_trying(const struct conn *c)
-{
-	return c->state == CONN_STRANGER || c->state == CONN_KNOWN;
-}
-
 static void conn_set_state(struct root *r, struct conn *c, enum conn_state state)
 {
 	r->nopen += (state == CONN_PROC) - (c->state == CONN_PROC);
-	if (conn_trying(c) && state != CONN_KNOWN) {
+	if (c->state == CONN_STRANGER) {
 		list_remove(&r->trying, c);
 		list_add(&r->procs, c);
 	}
@@ -75,7 +72,7 @@ static void conn_close(struct root *r, struct conn *c)
 static void conn_free(struct root *r, struct conn *c)
 {
 	r->nopen -= c->state == CONN_PROC;
-	list_remove(conn_trying(c) ? &r->trying : &r->procs, c);
+	list_remove(c->state == CONN_STRANGER ? &r->trying : &r->procs, c);
 	conn_close(r, c);
 	free(c);
 }
@@ -113,6 +110,18 @@ void conn_send(struct root *r, struct conn *c, int kind, const void *body, size_
 	conn_watch_out(r, c);
 }
 
+/* No descriptors: rather than spin, do not listen until some strangers have timed out. */
+static void root_deafen(struct root *r)
+{
+	if (!r->was_deaf)
+		log_warn(LOG_BOOT, "no descriptor for another process at the rendezvous, raise "
+				   "the limit (ulimit -n): %m");
+	r->was_deaf = true;
+	if (r->trying.first)
+		conn_free(r, r->trying.first);
+	r->deaf = now_ns() + DEAF_NS;
+}
+
 /* Whether there may be more to accept. */
 static bool conn_accept(struct root *r, int listener, int is_unix)
 {
@@ -121,12 +130,11 @@ static bool conn_accept(struct root *r, int listener, int is_unix)
 	struct conn *c;
 
 	if (fd < 0) {
-		/* No descriptors: rather than spin, be deaf until some strangers have timed out. */
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-			r->deaf = now_ns() + DEAF_NS;
+			root_deafen(r);
 		return false;
 	}
-	if (r->trying.n >= ROOT_STRANGERS)
+	if (r->trying.n >= r->strangers_max)
 		conn_free(r, r->trying.first);
 	c = calloc(1, sizeof(*c));
 	if (!c) {
@@ -164,7 +172,7 @@ static void conn_introduce(struct root *r, struct conn *c)
 	memcpy(&c->info, c->edge.body->data, sizeof(c->info));
 	c->info.host[sizeof(c->info.host) - 1] = 0;
 	conn_set_state(r, c, CONN_PROC);
-	if (c->is_unix && unix_peer(c->edge.fd, &pid) == 0) {
+	if (c->is_unix && r->procs.n < WATCH_MAX && unix_peer(c->edge.fd, &pid) == 0) {
 		struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
 
 		/* Sees a death also when a child of that process keeps the socket open. */
@@ -539,12 +547,16 @@ symcclResult_t root_start(
 {
 	struct root *r = calloc(1, sizeof(*r));
 	struct epoll_event ev = {.events = EPOLLIN};
+	struct rlimit limit;
 	symcclResult_t result;
 
 	if (!r)
 		return fail(symcclSystemError, "no memory for the rendezvous");
 	memcpy(r->key, secret, AUTH_KEY);
 	r->timeout = params_get()->setup_timeout;
+	r->strangers_max = ROOT_STRANGERS;
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+		r->strangers_max = (int)MAX(MIN(limit.rlim_cur / 4, ROOT_STRANGERS), 16);
 	r->tcp = r->local = -1;
 	r->epoll = epoll_create1(EPOLL_CLOEXEC);
 	r->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

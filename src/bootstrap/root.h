@@ -7,8 +7,9 @@
  * disagreement, a death, the deadline) is what every process is told, also those that come later.
  * It ends when the tree of all processes stands, or all have been told that it will not.
  *
- * Who does not prove the secret within 5 s is dropped; at most ROOT_STRANGERS may be trying at
- * once, after which the oldest goes. Nothing a stranger does delays others.
+ * Who does not prove the secret within 5 s is dropped; of those who are trying the oldest goes when
+ * they hold a quarter of the descriptors that this process may have (or ROOT_STRANGERS). Nothing a
+ * stranger does delays others.
  */
 #ifndef ROOT_H
 #define ROOT_H

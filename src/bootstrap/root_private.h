@@ -20,7 +20,7 @@ struct conn {
 	enum conn_state state;
 	int is_unix;
 	bool wants_out; /* epoll watches for room */
-	uint64_t limit; /* strangers and known */
+	uint64_t limit; /* strangers: of the handshake */
 	struct wire_proc info;
 	int nranks, lowest;        /* ranks that have joined */
 	int proc, node, node_proc; /* place */
@@ -46,7 +46,9 @@ struct root {
 	bool stopping;
 	uint64_t deaf; /* no descriptors left: until then the listeners are out of epoll */
 	enum root_state state;
-	struct conn_list trying;  /* strangers and known, oldest first */
+	bool was_deaf;
+	int strangers_max;
+	struct conn_list trying;  /* strangers, oldest first */
 	struct conn_list procs;   /* the others */
 	int nopen;                /* connections in state CONN_PROC */
 	uint64_t start, deadline; /* 0: no rank yet; no limit */

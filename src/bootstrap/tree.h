@@ -19,7 +19,7 @@
 #include "wire.h"
 
 #define PEERS_MAX (1 + SHAPE_LOCAL + SHAPE_LEADERS)
-#define GUESTS_MAX 256
+#define GUESTS_MAX 64
 #define NOTE_MAX 64
 #define FRAME_MAX ((size_t)1 << 31) /* bytes of one operation */
 #define HELLO_MAX 256

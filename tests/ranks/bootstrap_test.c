@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,6 +313,21 @@ Test(bootstrap, an_address_serves_one_communicator_after_another)
 	random_address(a.where);
 	RUN(4, 20, same_address, &a);
 	a.nports = 16;
+	RUN(4, 20, same_address, &a);
+}
+
+/* ---- No network ---------------------------------------------------------------------------- */
+
+Test(bootstrap, one_node_needs_no_network)
+{
+	struct layout l = {.per_proc = 1, .seed = test_seed()};
+	struct address a = {.nports = 1};
+
+	/* Not even the loopback interface is up in a new namespace. */
+	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
+		cr_skip_test("no right to make a network namespace");
+	random_address(a.where);
+	RUN(4, 20, meet, &l);
 	RUN(4, 20, same_address, &a);
 }
 
