@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,11 +76,24 @@ static symcclResult_t differs(
 	slot_describe(&own, s);
 	call_text(&own.call, mine, sizeof(mine));
 	call_text(&slot->call, theirs, sizeof(theirs));
+	if (strcmp(mine, theirs) == 0)
+		return fail(symcclInvalidUsage,
+			"rank %d and rank %d both call %s, but by different algorithms: all ranks "
+			"must bring the same kind of memory, and have the same SYMCCL_ALGO",
+			s->team->rank, peer, mine);
 	return fail(symcclInvalidUsage,
 		"rank %d calls %s where rank %d calls %s: all ranks must make the same calls in "
-		"the "
-		"same order, with symmetric windows at the same offsets",
+		"the same order, with symmetric windows at the same offsets",
 		s->team->rank, mine, peer, theirs);
+}
+
+/* Only one who does not wait for its peers gets ahead of them. */
+static symcclResult_t out_of_step(const struct step *s, int peer, int32_t ahead)
+{
+	return fail(symcclInvalidUsage,
+		"rank %d is %d steps ahead of rank %d: several threads or a forked child use one "
+		"communicator handle at the same time",
+		peer, (int)ahead, s->team->rank);
 }
 
 /* ---- The wait ----------------------------------------------------------------------------------
@@ -92,8 +106,10 @@ static int arrived(const struct step *s, int peer, const struct slot *slot, symc
 
 	if (ahead < 0 || v == 0)
 		return 0;
-	*e = ahead == 0 && (uint32_t)v == s->hash ? symcclSuccess
-						  : differs(s, peer, slot, (uint32_t)v);
+	if (ahead > 0)
+		*e = out_of_step(s, peer, ahead);
+	else
+		*e = (uint32_t)v == s->hash ? symcclSuccess : differs(s, peer, slot, (uint32_t)v);
 	return 1;
 }
 
