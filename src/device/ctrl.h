@@ -158,16 +158,19 @@ DEV uint64_t epoch_word(const struct dev_epoch *e, uint32_t hash)
 	return (uint64_t)e->flag << 32 | hash;
 }
 
-/* First thing in a kernel, after the wait for the grid before; every thread. One load. */
-DEV struct dev_epoch epoch_begin(const struct dev_team *t)
+DEV struct dev_epoch epoch_of(struct pair64 head)
 {
-	struct pair64 head = load_relaxed_pair(team_head(t));
 	struct dev_epoch e;
 
 	e.number = head.lo >> DEV_EPOCH_SHIFT;
 	e.flag = epoch_flag(e.number);
 	e.dead = (uint32_t)head.hi;
 	return e;
+}
+/* First thing in a kernel, after the wait for the grid before; every thread. One load. */
+DEV struct dev_epoch epoch_begin(const struct dev_team *t)
+{
+	return epoch_of(load_relaxed_pair(team_head(t)));
 }
 
 /* Last thing, one thread of each CTA, after all the CTA's threads have read the epoch. */
@@ -199,12 +202,17 @@ DEV_COLD void epoch_zero_next(
 	cta_sync();
 }
 
-/* CTA 0, all threads, before anything is sent: zero the next half if due, say what call this is. */
-DEV void epoch_announce(const struct dev_team *t, const struct dev_epoch *e, uint32_t hash,
-	uint32_t thread, uint32_t width)
+/* CTA 0, all threads, before anything is sent. */
+DEV void epoch_prepare(
+	const struct dev_team *t, const struct dev_epoch *e, uint32_t thread, uint32_t width)
 {
 	if (epoch_period_ends(e))
 		epoch_zero_next(t, e->number, thread, width);
+}
+/* CTA 0, all threads, sometime: say what call this is. Nobody waits for it. */
+DEV void epoch_announce(const struct dev_team *t, const struct dev_epoch *e, uint32_t hash,
+	uint32_t thread, uint32_t width)
+{
 	DEV_LOOP
 	for (uint32_t q = thread; q < t->nranks; q += width)
 		if (q != t->rank)

@@ -2,7 +2,7 @@
  * The kernels on GPUs: ranks as streams of one process, rank r on GPU r modulo their number.
  *
  *   kernels DIR [-n ranks] [-r replays] PART...     DIR: where kernels.sh put the fatbins
- *   parts: check wrap graph abort floors time
+ *   parts: check wrap graph abort floors time tune
  */
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -166,7 +166,7 @@ static cudaKernel_t kernel_find(const char *name)
 	return found[name] = k;
 }
 
-static void launch(int rank, cudaKernel_t k, const struct cuda_args *args, int ctas)
+static void launch(int rank, cudaKernel_t k, const struct cuda_args *args, int ctas, int threads)
 {
 	cudaLaunchConfig_t config;
 	cudaLaunchAttribute attr;
@@ -174,7 +174,7 @@ static void launch(int rank, cudaKernel_t k, const struct cuda_args *args, int c
 
 	memset(&config, 0, sizeof(config));
 	config.gridDim = dim3(ctas);
-	config.blockDim = dim3(CUDA_THREADS);
+	config.blockDim = dim3(threads);
 	config.stream = streams[rank];
 	attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attr.val.programmaticStreamSerializationAllowed = 1;
@@ -185,15 +185,16 @@ static void launch(int rank, cudaKernel_t k, const struct cuda_args *args, int c
 }
 
 struct queued {
-	int rank, ctas;
+	int rank, ctas, threads;
 	cudaKernel_t kernel;
 	struct cuda_args args;
 };
 static std::vector<struct queued> queue;
 
-void machine_launch(int rank, const char *kernel, const struct cuda_args *args, int ctas)
+void machine_launch(
+	int rank, const char *kernel, const struct cuda_args *args, int ctas, int threads)
 {
-	queue.push_back({rank, ctas, kernel_find(kernel), *args});
+	queue.push_back({rank, ctas, threads, kernel_find(kernel), *args});
 }
 /* Copies are done: these streams do not wait for the default one. */
 static void settle()
@@ -214,7 +215,7 @@ void machine_run()
 {
 	settle();
 	for (auto &q : queue)
-		launch(q.rank, q.kernel, &q.args, q.ctas);
+		launch(q.rank, q.kernel, &q.args, q.ctas, q.threads);
 	queue.clear();
 	sync_all();
 }
@@ -319,7 +320,7 @@ static long graph_run(int n, long replays)
 			a = case_args(&c, r, NULL);
 			producer<<<4, 256, 0, streams[r]>>>(
 				(float *)(mine + world_region.in + 16), state[r], s, r, ELEMENTS);
-			launch(r, kernel_find(name), &a, c.ctas);
+			launch(r, kernel_find(name), &a, c.ctas, s % 3 ? 512 : 64);
 			if (c.algo == CUDA_BARRIER)
 				continue;
 			kind = gather ? 2 : c.algo >= CUDA_REDUCESCATTER_PACKET ? 1 : 0;
@@ -396,7 +397,7 @@ static long abort_one(int algo, uint32_t want, const char *what)
 	kernel_find(name);
 	settle();
 	t0 = now_us();
-	launch(0, kernel_find(name), &a, c.ctas);
+	launch(0, kernel_find(name), &a, c.ctas, 256);
 	if (want == DEV_DIFFERS) {
 		struct test_case d = c;
 		struct cuda_args b;
@@ -406,7 +407,7 @@ static long abort_one(int algo, uint32_t want, const char *what)
 		b = case_args(&d, 1, NULL);
 		b.watch.hash++;
 		b.watch.timeout_ns = 1000000000ull;
-		launch(1, kernel_find("symccl_barrier"), &b, 1);
+		launch(1, kernel_find("symccl_barrier"), &b, 1, 32);
 	}
 	if (want == DEV_ABORTED) {
 		while (now_us() < t0 + 50000)
@@ -430,7 +431,7 @@ static long abort_one(int algo, uint32_t want, const char *what)
 	}
 	/* later kernels leave at once */
 	for (int i = 0; i < 100; i++)
-		launch(0, kernel_find(name), &a, c.ctas);
+		launch(0, kernel_find(name), &a, c.ctas, 256);
 	t0 = now_us();
 	sync_all();
 	printf("abort: %s: %s: left after %.0f us; 100 more took %.0f us\n", name, what, t2 - t1,
@@ -626,7 +627,7 @@ static void time_run(int n, size_t largest)
 	for (int algo = 0; algo < CUDA_NUM_ALGOS; algo++)
 		for (size_t size : sizes) {
 			double best = 1e9, best_median = 0;
-			int best_ctas = 0, best_pdl = 0;
+			int best_ctas = 0, best_threads = 0;
 			std::string all;
 			struct test_case c;
 			char name[96];
@@ -646,19 +647,27 @@ static void time_run(int n, size_t largest)
 				continue;
 			kernel_name(name, sizeof(name), &c);
 			kernel_find(name);
-			for (int ctas : {1, 2, 4, 8, 16, 32, 48, 64, 96, 128})
-				for (int with = 0; with < 2; with++) {
+			for (int ctas : {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128})
+				for (int threads : {32, 128, 256, 512}) {
 					int steps = size >= 8388608 ? 10 : 50;
 					double median, t;
 					char text[40];
 
-					if (ctas > most || (algo == CUDA_BARRIER && ctas > 1) ||
-						(packet && ((ctas - 1) * 4096ull > size ||
-								   size / ctas > 262144)) ||
-						(!packet && algo != CUDA_BARRIER && ctas < 8) ||
-						(!packet && size >= 2097152 && !with))
+					double per_thread =
+						size / (packet ? 8.0 : 16.0) / (ctas * threads);
+
+					if (ctas > most ||
+						(algo == CUDA_BARRIER &&
+							(ctas > 1 || threads > 128)) ||
+						(packet &&
+							(per_thread > 9 ||
+								(per_thread < 0.3 &&
+									ctas * threads > 128))) ||
+						(!packet && algo != CUDA_BARRIER &&
+							(ctas < 8 || threads < 256 ||
+								(threads < 512 &&
+									size < 33554432))))
 						continue;
-					pdl = with;
 					t = graph_time(
 						n, steps,
 						[&](int r) {
@@ -666,23 +675,23 @@ static void time_run(int n, size_t largest)
 
 							for (int i = 0; i < steps; i++)
 								launch(r, kernel_find(name), &a,
-									ctas);
+									ctas, threads);
 						},
 						&median);
-					snprintf(text, sizeof(text), " %d%s:%.2f", ctas,
-						with ? "p" : "", t);
+					snprintf(text, sizeof(text), " %dx%d:%.2f", ctas, threads,
+						t);
 					all += text;
 					if (t < best) {
 						best = t;
 						best_median = median;
 						best_ctas = ctas;
-						best_pdl = with;
+						best_threads = threads;
 					}
 				}
 			printf("time: %d ranks %d gpus %-22s %9zu B best %8.2f us (median %8.2f) "
-			       "%3d CTAs%s |%s\n",
+			       "%3d x %d |%s\n",
 				n, gpus, algo_names[algo], size, best, best_median, best_ctas,
-				best_pdl ? " pdl" : "", all.c_str());
+				best_threads, all.c_str());
 			fflush(stdout);
 			for (int r = 0; r < n; r++)
 				if (records_host[r].state) {
@@ -691,6 +700,130 @@ static void time_run(int n, size_t largest)
 				}
 		}
 	pdl = 1;
+}
+
+/* ---- What moves bytes best: the bodies of direct kernels without their barriers ----------------
+ */
+
+template <int HINT> static __device__ __forceinline__ uint4 hint_load(const uint4 *p)
+{
+	uint4 v;
+
+	if (HINT == 1)
+		asm volatile(
+			"{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;"
+			" ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], p; }"
+			: "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+			: "l"(p));
+	else
+		asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+			     : "l"(p));
+	return v;
+}
+template <int HINT> static __device__ __forceinline__ void hint_store(uint4 *p, uint4 v)
+{
+	if (HINT == 1)
+		asm volatile("{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;"
+			     " st.global.L2::cache_hint.v4.u32 [%0], {%1,%2,%3,%4}, p; }" ::"l"(p),
+			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+			     : "memory");
+	else if (HINT == 2)
+		asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x),
+			     "r"(v.y), "r"(v.z), "r"(v.w)
+			     : "memory");
+	else
+		asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y),
+			     "r"(v.z), "r"(v.w)
+			     : "memory");
+}
+/* READS inputs, WRITES outputs, n vectors; BLOCKED: each CTA its own stretch. */
+template <int READS, int WRITES, int U, int LD, int ST, int BLOCKED>
+__global__ void __launch_bounds__(512)
+	stream_kernel(uint64_t in, uint64_t out, uint64_t apart, size_t n)
+{
+	size_t step = BLOCKED ? blockDim.x : (size_t)gridDim.x * blockDim.x;
+	size_t lo = BLOCKED ? n / gridDim.x * blockIdx.x : 0;
+	size_t hi = BLOCKED ? n / gridDim.x * (blockIdx.x + 1) : n;
+	size_t first = BLOCKED ? threadIdx.x : blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+
+	for (size_t i = lo + first; i < hi; i += U * step) {
+		uint4 x[U][READS];
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int q = 0; q < READS; q++)
+				if (i + u * step < hi)
+					x[u][q] = hint_load<LD>(
+						(const uint4 *)(in + q * apart) + i + u * step);
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (i + u * step < hi) {
+				uint4 v = x[u][0];
+
+#pragma unroll
+				for (int q = 1; q < READS; q++) {
+					v.x += x[u][q].x;
+					v.y += x[u][q].y;
+					v.z += x[u][q].z;
+					v.w += x[u][q].w;
+				}
+#pragma unroll
+				for (int q = 0; q < WRITES; q++)
+					hint_store<ST>(
+						(uint4 *)(out + q * apart) + i + u * step, v);
+			}
+	}
+}
+template <int READS, int WRITES, int U, int LD, int ST, int BLOCKED> static void stream_time()
+{
+	const size_t bytes = 64u << 20; /* a rank's part of 128 MiB */
+	struct cudaFuncAttributes attr;
+
+	CR(cudaFuncGetAttributes(
+		&attr, (const void *)stream_kernel<READS, WRITES, U, LD, ST, BLOCKED>));
+	printf("tune: %d reads %d writes U %d ld %d st %d %s %d regs:", READS, WRITES, U, LD, ST,
+		BLOCKED ? "blocked" : "strided", attr.numRegs);
+	for (int ctas : {16, 32, 48, 64, 66})
+		for (int threads : {256, 512}) {
+			double t = graph_time(
+				2, 10,
+				[&](int r) {
+					for (int i = 0; i < 10; i++)
+						stream_kernel<READS, WRITES, U, LD, ST, BLOCKED>
+							<<<ctas, threads, 0, streams[r]>>>(
+								base + world_region.in + r * bytes,
+								base + world_region.out + r * bytes,
+								stride, bytes / 16);
+				},
+				NULL);
+
+			printf(" %dx%d:%.1f", ctas, threads, t);
+		}
+	printf(" us (both ranks at once)\n");
+	fflush(stdout);
+}
+static void tune_run()
+{
+	CR(cudaSetDevice(0));
+	stream_time<1, 1, 4, 0, 0, 0>();
+	stream_time<2, 2, 1, 0, 0, 0>();
+	stream_time<2, 2, 2, 0, 0, 0>();
+	stream_time<2, 2, 4, 0, 0, 0>();
+	stream_time<2, 2, 8, 0, 0, 0>();
+	stream_time<2, 2, 4, 1, 0, 0>();
+	stream_time<2, 2, 4, 0, 1, 0>();
+	stream_time<2, 2, 4, 1, 1, 0>();
+	stream_time<2, 2, 4, 0, 2, 0>();
+	stream_time<2, 2, 4, 0, 0, 1>();
+	stream_time<2, 2, 4, 1, 1, 1>();
+	stream_time<1, 2, 4, 0, 0, 0>();
+	stream_time<1, 2, 8, 0, 0, 0>();
+	stream_time<1, 2, 4, 1, 1, 0>();
+	stream_time<1, 2, 4, 0, 0, 1>();
+	stream_time<2, 1, 4, 0, 0, 0>();
+	stream_time<2, 1, 4, 1, 1, 0>();
 }
 
 /* ---- */
@@ -722,7 +855,7 @@ int main(int argc, char **argv)
 
 	if (argc < 3) {
 		printf("usage: kernels DIR [-n ranks] [-r replays] "
-		       "check|wrap|graph|abort|floors|time ...\n");
+		       "check|wrap|graph|abort|floors|time|tune ...\n");
 		return 2;
 	}
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
@@ -790,6 +923,8 @@ int main(int argc, char **argv)
 				}
 		} else if (part == "abort") {
 			wrong += abort_run();
+		} else if (part == "tune") {
+			tune_run();
 		} else if (part == "floors") {
 			floors_run();
 		} else if (part == "time") {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Build the kernels' test program, or run it:
 #   tests/gpu/kernels.sh build DIR      (nvcc; no GPU needed)
-#   tests/gpu/kernels.sh run DIR [-n ranks] [-r replays] check wrap abort graph floors time
+#   tests/gpu/kernels.sh run DIR [-n ranks] [-r replays] check wrap abort graph floors time tune
 set -e
 what=$1 dir=$(mkdir -p "$2" && cd "$2" && pwd)
 shift 2

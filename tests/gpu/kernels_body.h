@@ -23,7 +23,8 @@ uint64_t machine_record(int rank);
 volatile uint32_t *machine_abort_host();
 volatile struct dev_record *machine_record_host(int rank);
 /* Queue a kernel on a rank; run all that is queued to the end. */
-void machine_launch(int rank, const char *kernel, const struct cuda_args *args, int ctas);
+void machine_launch(
+	int rank, const char *kernel, const struct cuda_args *args, int ctas, int threads);
 void machine_run();
 
 struct region {
@@ -47,7 +48,7 @@ static int algo_reduces(int algo)
 }
 
 struct test_case {
-	int algo, type, op, n, ctas, in_place, fixed;
+	int algo, type, op, n, ctas, threads, in_place, fixed;
 	size_t count, skew_in, skew_out; /* bytes past alignment */
 	uint64_t seed;
 };
@@ -209,7 +210,7 @@ static int case_run(const struct test_case *c)
 	for (int r = 0; r < c->n; r++) {
 		struct cuda_args a = case_args(c, r, factor);
 
-		machine_launch(r, name, &a, c->ctas);
+		machine_launch(r, name, &a, c->ctas, c->threads);
 	}
 	machine_run();
 	world_hash++;
@@ -272,6 +273,7 @@ static long cases_run(const int *ranks, int nranks, const size_t *counts, int nc
 	const int *grids, int ngrids, uint64_t slots, long *done)
 {
 	static const size_t skews[][2] = {{0, 0}, {8, 8}, {4, 4}, {0, 4}, {1, 1}, {3, 5}};
+	static const int threads[] = {32, 128, 512, 512};
 	long wrong = 0;
 
 	for (int ri = 0; ri < nranks; ri++) {
@@ -296,6 +298,7 @@ static long cases_run(const int *ranks, int nranks, const size_t *counts, int nc
 						c.ctas = algo == CUDA_BARRIER
 								 ? 1
 								 : grids[rng() % ngrids];
+						c.threads = threads[rng() % 4];
 						c.in_place = (int)(rng() % 3 == 0);
 						c.fixed = (int)(rng() % 4 != 0);
 						c.skew_in = skews[rng() % 6][0];
@@ -349,6 +352,7 @@ static long wrap_run(int n, uint64_t slots)
 			c.op = i % 2 ? R_PREMUL : R_SUM;
 			c.n = n;
 			c.ctas = c.algo == CUDA_BARRIER ? 1 : 1 + (i & 1);
+			c.threads = 128;
 			c.count = 61;
 			c.fixed = 1;
 			wrong += case_run(&c);

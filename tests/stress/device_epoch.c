@@ -94,8 +94,10 @@ static void *cta_run(void *arg)
 			int gave_up = e.dead != DEV_ALIVE;
 
 			w.hash = call;
-			if (cta == 0 && !gave_up)
+			if (cta == 0 && !gave_up) {
+				epoch_prepare(t, &e, 0, 1);
 				epoch_announce(t, &e, w.hash, 0, 1);
+			}
 			if (!gave_up)
 				gave_up = mix(call * 7) % 3 ? exchange(t, &e, &w, call, cta, ctas)
 							    : meet(t, &e, &w, call, cta);
@@ -109,7 +111,7 @@ static void *cta_run(void *arg)
 
 int main(void)
 {
-	const uint64_t start = DEV_FLAG_BIT - CALLS / 2;
+	const uint64_t start = DEV_FLAG_BIT - 3;
 	struct dev_layout l = dev_layout(RANKS, SLOTS);
 	uint64_t stride = dev_round_up(dev_ctrl_bytes(&l), 4096);
 	char *memory = aligned_alloc(4096, stride * RANKS);

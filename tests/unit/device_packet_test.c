@@ -132,6 +132,7 @@ Test(device_packet, the_next_half_is_zeroed_where_a_period_ends)
 		memset(next, 0x55, half_bytes);
 		epoch = epoch_begin(&w.team[0]);
 		cr_assert_eq(epoch.number, e);
+		epoch_prepare(&w.team[0], &epoch, 0, 1);
 		epoch_announce(&w.team[0], &epoch, 77, 0, 1);
 		for (uint64_t i = 0; i < half_bytes; i++) {
 			cr_assert_eq(now[i], 0x55);

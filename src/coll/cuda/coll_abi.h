@@ -8,11 +8,7 @@
 #include <stdint.h>
 #include "device/ctrl.h"
 
-#ifdef DEV_CTA_THREADS
-#define CUDA_THREADS DEV_CTA_THREADS
-#else
-#define CUDA_THREADS 512 /* of every CTA */
-#endif
+#define CUDA_THREADS_MAX 512 /* of a CTA; any multiple of 32 up to it will do */
 
 /* What a reducing kernel does besides its operator: struct cuda_args.mode. */
 enum {

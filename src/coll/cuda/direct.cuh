@@ -208,6 +208,7 @@ template <class T, int OP, int N> DEV void allreduce_direct(const struct cuda_ar
 
 	s.in += lo * T::BYTES;
 	s.out += lo * T::BYTES;
+	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP>(k, h);
 	kern_meet(k, 0);
@@ -226,6 +227,7 @@ template <class T, int OP, int N> DEV void reducescatter_direct(const struct cud
 	struct sides s = kern_sides(k);
 
 	s.in += s.rank * args.count * T::BYTES;
+	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP>(k, h);
 	kern_meet(k, 0);
@@ -312,6 +314,7 @@ DEV void allgather_direct(const struct cuda_args &args)
 	from = s.in == s.out + s.rank * s.out_stride;
 	head = min(bytes, -s.out & 15);
 	vecs = (bytes - head) / 16;
+	kern_open(k);
 	kern_announce(k);
 	kern_meet(k, 0);
 	if (!k.gave_up) {
@@ -330,6 +333,7 @@ DEV void barrier(const struct cuda_args &args)
 {
 	struct kern k(args);
 
+	kern_open(k);
 	kern_announce(k);
 	kern_meet(k, 0);
 	kern_end(k);

@@ -328,7 +328,7 @@ template <class T, int OP> DEV void how_begin(struct kern &k, struct how<T> &h)
 	h.flip = T::flip(h.mode);
 	h.factor = NULL;
 	if (OP == OP_sum && (h.mode & CUDA_MODE_PREMUL) && !k.gave_up && cta_id() == 0)
-		for (uint32_t q = cta_thread(); q < t->nranks; q += CUDA_THREADS) {
+		for (uint32_t q = cta_thread(); q < t->nranks; q += cta_threads()) {
 			uint64_t own =
 				k.a.factor_at ? load_bytes(k.a.factor_at, T::BYTES) : k.a.factor;
 
@@ -342,7 +342,7 @@ template <class T, int OP> DEV void how_await(struct kern &k, struct how<T> &h)
 	const struct dev_team *t = &k.a.team;
 
 	if (OP == OP_sum && (h.mode & CUDA_MODE_PREMUL)) {
-		for (uint32_t q = cta_thread(); q < t->nranks && !k.gave_up; q += CUDA_THREADS) {
+		for (uint32_t q = cta_thread(); q < t->nranks && !k.gave_up; q += cta_threads()) {
 			uint64_t bits = 0;
 
 			k.gave_up = packet_await(t, &k.e, &k.a.watch,

@@ -9,34 +9,44 @@
 #include "device/barrier.h"
 #include "device/packet.h"
 
-/* A running kernel, as one thread sees it. */
+/* A running kernel, as one thread sees it. Its first load is the epoch; kern_open, after the first
+ * loads of data, so that all are in flight together, makes it known. */
 struct kern {
 	const struct cuda_args &a;
+	struct pair64 head;
 	struct dev_epoch e;
 	int gave_up;
 
 	INL kern(const struct cuda_args &args) : a(args), gave_up(0)
 	{
 		grid_wait();
-		e = epoch_begin(&a.team);
+		head = load_relaxed_pair(team_head(&a.team));
 	}
 };
 
 DEV uint32_t kern_first()
 {
-	return cta_id() * CUDA_THREADS + cta_thread();
+	return cta_id() * cta_threads() + cta_thread();
 }
 DEV uint32_t kern_step()
 {
-	return cta_count() * CUDA_THREADS;
+	return cta_count() * cta_threads();
 }
 
-/* Before the first word to a peer; after the first loads, so that they overlap with the epoch's. */
-DEV void kern_announce(struct kern &k)
+/* Before anything that needs the epoch. */
+DEV void kern_open(struct kern &k)
 {
+	settle(k.head);
+	k.e = epoch_of(k.head);
 	k.gave_up = k.e.dead != DEV_ALIVE;
 	if (cta_id() == 0 && !k.gave_up)
-		epoch_announce(&k.a.team, &k.e, k.a.watch.hash, cta_thread(), CUDA_THREADS);
+		epoch_prepare(&k.a.team, &k.e, cta_thread(), cta_threads());
+}
+/* After what peers wait for has been sent. */
+DEV void kern_announce(struct kern &k)
+{
+	if (cta_id() == 0 && !k.gave_up)
+		epoch_announce(&k.a.team, &k.e, k.a.watch.hash, cta_thread(), cta_threads());
 }
 DEV void kern_end(struct kern &k)
 {
@@ -48,25 +58,40 @@ DEV void kern_end(struct kern &k)
 DEV void kern_meet(struct kern &k, uint32_t phase)
 {
 	k.gave_up = barrier_meet(&k.a.team, &k.e, &k.a.watch, phase, cta_id(), cta_thread(),
-		CUDA_THREADS, k.gave_up);
+		cta_threads(), k.gave_up);
 }
 
 /* ---- User memory ------------------------------------------------------------------------- */
 
-/* n bytes (1..8), no alignment known. */
+/* n bytes (1..8), no alignment known; all in flight together. */
 DEV_COLD uint64_t load_bytes(uint64_t p, uint32_t n)
 {
 	uint64_t v = 0;
 
-	DEV_LOOP
-	for (uint32_t b = 0; b < n; b++)
-		v |= (uint64_t)load8(p + b) << (8 * b);
+	if ((p & 3) == 0 && n >= 4) {
+		v = load32(p);
+		if (n == 4)
+			return v;
+#pragma unroll
+		for (uint32_t b = 4; b < 8; b++)
+			v |= b < n ? (uint64_t)load8(p + b) << (8 * b) : 0;
+		return v;
+	}
+#pragma unroll
+	for (uint32_t b = 0; b < 8; b++)
+		v |= b < n ? (uint64_t)load8(p + b) << (8 * b) : 0;
 	return v;
 }
 DEV_COLD void store_bytes(uint64_t p, uint32_t n, uint64_t v)
 {
+	uint32_t b = 0;
+
+	if ((p & 3) == 0 && n >= 4) {
+		store32(p, (uint32_t)v);
+		b = 4;
+	}
 	DEV_LOOP
-	for (uint32_t b = 0; b < n; b++)
+	for (; b < n; b++)
 		store8(p + b, (uint32_t)(v >> (8 * b)));
 }
 
@@ -84,11 +109,11 @@ DEV void packs_load(
 
 #pragma unroll
 	for (int u = 0; u < U; u++) {
-		uint64_t at = 8 * (i + (uint64_t)u * step);
-		int fast = u < valid && (buffer & 7) == 0 && at + 8 <= bytes;
+		uint32_t j = i + u * step;
+		int fast = u < valid && (buffer & 7) == 0 && j < (uint32_t)(bytes / 8);
 
 		slow |= (u < valid && !fast) << u;
-		x[u] = load64_if(fast, buffer + at);
+		x[u] = load64_if(fast, buffer + 8 * (uint64_t)j);
 	}
 	if (slow != 0)
 #pragma unroll
@@ -105,9 +130,10 @@ DEV void packs_store(uint64_t buffer, uint32_t i, uint32_t step, int valid, uint
 {
 #pragma unroll
 	for (int u = 0; u < U; u++) {
-		uint64_t at = 8 * (i + (uint64_t)u * step);
+		uint32_t j = i + u * step;
+		uint64_t at = 8 * (uint64_t)j;
 
-		if (u < valid && (buffer & 7) == 0 && at + 8 <= bytes)
+		if (u < valid && (buffer & 7) == 0 && j < (uint32_t)(bytes / 8))
 			store64(buffer + at, x[u]);
 		else if (u < valid)
 			store_bytes(buffer + at, pack_size(at, bytes), x[u]);

@@ -165,22 +165,22 @@ CUfunction cuda_kernel_pick(const struct cuda_kernels *k, enum cuda_algo algo,
 
 symcclResult_t cuda_kernel_fits(CUfunction fn, int *per_sm)
 {
-	CUresult r = cu.OccupancyMaxActiveBlocksPerMultiprocessor(per_sm, fn, CUDA_THREADS, 0);
+	CUresult r = cu.OccupancyMaxActiveBlocksPerMultiprocessor(per_sm, fn, CUDA_THREADS_MAX, 0);
 
 	return r == CUDA_SUCCESS ? symcclSuccess : cu_fail(r, "asking for a kernel's occupancy");
 }
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-symcclResult_t cuda_kernel_launch(
-	CUfunction fn, const struct cuda_args *args, int nctas, int overlap, CUstream stream)
+symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, int nctas,
+	int threads, int overlap, CUstream stream)
 {
 	CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
 		.value.programmaticStreamSerializationAllowed = 1};
 	CUlaunchConfig config = {.gridDimX = (unsigned)nctas,
 		.gridDimY = 1,
 		.gridDimZ = 1,
-		.blockDimX = CUDA_THREADS,
+		.blockDimX = (unsigned)threads,
 		.blockDimY = 1,
 		.blockDimZ = 1,
 		.hStream = stream,

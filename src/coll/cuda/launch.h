@@ -28,13 +28,15 @@ symcclResult_t cuda_kernels_load(struct cuda_kernels *k);
 CUfunction cuda_kernel_pick(const struct cuda_kernels *k, enum cuda_algo algo,
 	symcclDataType_t type, int op, uint32_t nranks, uint32_t *mode);
 
-/* CTAs of this kernel that fit on one multiprocessor at once. */
+/* CTAs of this kernel, as large as can be, that fit on one multiprocessor at once. */
 symcclResult_t cuda_kernel_fits(CUfunction fn, int *per_sm);
 
-/* Launch on a stream, capturing or not; returns at once. overlap: may start while the kernel before
- * it on the stream ends (programmatic dependent launch; the kernels wait where they must). The
- * context of the stream must be current. symcclUnhandledCudaError, with a sentence. */
-symcclResult_t cuda_kernel_launch(
-	CUfunction fn, const struct cuda_args *args, int nctas, int overlap, CUstream stream);
+/* Launch on a stream, capturing or not; returns at once. threads: of a CTA, a multiple of 32 up to
+ * CUDA_THREADS_MAX; need not agree between ranks for packets, but better do. overlap: may start
+ * while the kernel before it on the stream ends (programmatic dependent launch; the kernels wait
+ * where they must). The context of the stream must be current. symcclUnhandledCudaError, with a
+ * sentence. */
+symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, int nctas,
+	int threads, int overlap, CUstream stream);
 
 #endif

@@ -13,7 +13,7 @@
 #ifdef __CUDACC__
 
 #define KERNEL(name) \
-	extern "C" __global__ void __launch_bounds__(CUDA_THREADS) \
+	extern "C" __global__ void __launch_bounds__(CUDA_THREADS_MAX) \
 		name(const __grid_constant__ struct cuda_args args)
 #define INL __device__ __forceinline__ /* of a member */
 #define CTA_SHARED(type, name, n) __shared__ type name[n]
@@ -29,6 +29,15 @@ DEV uint32_t cta_count()
 DEV uint32_t cta_thread()
 {
 	return threadIdx.x;
+}
+DEV uint32_t cta_threads()
+{
+	return blockDim.x;
+}
+/* Nothing that needs these moves before here: what was loaded earlier stays in flight together. */
+DEV void settle(struct pair64 &v)
+{
+	asm volatile("" : "+l"(v.lo), "+l"(v.hi)::"memory");
 }
 DEV uint32_t lowest_bit(uint32_t v)
 {
@@ -197,6 +206,14 @@ DEV uint32_t cta_count()
 DEV uint32_t cta_thread()
 {
 	return emulate_thread();
+}
+DEV uint32_t cta_threads()
+{
+	return DEV_CTA_THREADS;
+}
+DEV void settle(struct pair64 &v)
+{
+	(void)v;
 }
 DEV uint32_t lowest_bit(uint32_t v)
 {

@@ -83,36 +83,81 @@ DEV int await_reduced(struct kern &k, const struct how<T> &h, uint64_t base, uin
 	return 0;
 }
 
+/* Send everybody its own packs: pack_of(q) is the first pack of rank q's in `in`, valid_of(q) how
+ * many there are. first: opens the kernel, once the loads are in flight. */
+template <class T, int OP, int N, int U, class FROM, class VALID>
+DEV void send_parts(struct kern &k, struct how<T> &h, bool first, uint64_t slot, uint32_t step,
+	FROM load, VALID valid)
+{
+	const uint32_t n = ranks<N>(k), me = k.a.team.rank;
+
+	if constexpr (N != 0) {
+		uint64_t x[N - 1][U];
+
+#pragma unroll
+		for (int d = 1; d < N; d++)
+			load(me + d < n ? me + d : me + d - n, x[d - 1]);
+		if (first) {
+			kern_open(k);
+			how_begin<T, OP>(k, h);
+		}
+		if (k.gave_up)
+			return;
+#pragma unroll
+		for (int d = 1; d < N; d++) {
+			uint32_t q = me + d < n ? me + d : me + d - n;
+
+			packets_send<U>(k, q, slot, step, valid(q), x[d - 1]);
+		}
+	} else {
+		if (first) {
+			kern_open(k);
+			how_begin<T, OP>(k, h);
+		}
+		for (uint32_t d = 1; d < n && !k.gave_up; d++) {
+			uint32_t q = me + d < n ? me + d : me + d - n;
+			uint64_t x[U];
+
+			load(q, x);
+			packets_send<U>(k, q, slot, step, valid(q), x);
+		}
+	}
+}
+
 /* All-reduce, one step: slot [source][pack]. */
 template <class T, int OP, int N, int U> DEV void allreduce_oneshot_u(const struct cuda_args &args)
 {
+	enum { ONE = U < depth<N>::U }; /* at most one pack a thread */
 	struct kern k(args);
 	struct how<T> h;
 	const uint64_t bytes = args.count * T::BYTES;
 	const uint32_t packs = (uint32_t)((bytes + 7) / 8), step = kern_step();
 	const uint32_t n = ranks<N>(k), me = args.team.rank;
-	bool first = true;
-
-	for (uint32_t i = kern_first(); first || i < packs; i += U * step, first = false) {
+	auto send = [&](uint32_t i, bool first) {
 		int valid = valid_of<U>(i, step, packs);
 		uint64_t x[U];
 
 		packs_load<U>(args.in, i, step, valid, bytes, x);
 		if (first) {
-			kern_announce(k);
+			kern_open(k);
 			how_begin<T, OP>(k, h);
 		}
 		if (k.gave_up)
-			break;
+			return;
 #pragma unroll
 		for (uint32_t d = 1; d < (N ? N : n); d++) {
 			uint32_t q = me + d < n ? me + d : me + d - n;
 
 			packets_send<U>(k, q, (uint64_t)me * packs + i, step, valid, x);
 		}
-	}
+	};
+
+	send(kern_first(), true);
+	for (uint32_t i = kern_first() + U * step; !ONE && i < packs && !k.gave_up; i += U * step)
+		send(i, false);
+	kern_announce(k);
 	how_await<T, OP>(k, h);
-	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i += U * step) {
+	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i = ONE ? packs : i + U * step) {
 		int valid = valid_of<U>(i, step, packs);
 		uint64_t own[U], out[U];
 
@@ -135,29 +180,30 @@ template <class T, int OP, int N> DEV void allreduce_oneshot(const struct cuda_a
 template <class T, int OP, int N, int U>
 DEV void reducescatter_packet_u(const struct cuda_args &args)
 {
+	enum { ONE = U < depth<N>::U }; /* at most one pack a thread */
 	struct kern k(args);
 	struct how<T> h;
 	const uint64_t bytes = args.count * T::BYTES;
 	const uint32_t packs = (uint32_t)((bytes + 7) / 8), step = kern_step();
-	const uint32_t n = ranks<N>(k), me = args.team.rank;
+	const uint32_t me = args.team.rank;
 	const uint64_t mine = args.in + me * bytes;
-
-	kern_announce(k);
-	how_begin<T, OP>(k, h);
-	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i += U * step) {
+	auto send = [&](uint32_t i, bool first) {
 		int valid = valid_of<U>(i, step, packs);
 
-#pragma unroll
-		for (uint32_t d = 1; d < (N ? N : n); d++) {
-			uint32_t q = me + d < n ? me + d : me + d - n;
-			uint64_t x[U];
+		send_parts<T, OP, N, U>(
+			k, h, first, (uint64_t)me * packs + i, step,
+			[&](uint32_t q, uint64_t(&x)[U]) {
+				packs_load<U>(args.in + q * bytes, i, step, valid, bytes, x);
+			},
+			[&](uint32_t) { return valid; });
+	};
 
-			packs_load<U>(args.in + q * bytes, i, step, valid, bytes, x);
-			packets_send<U>(k, q, (uint64_t)me * packs + i, step, valid, x);
-		}
-	}
+	send(kern_first(), true);
+	for (uint32_t i = kern_first() + U * step; !ONE && i < packs && !k.gave_up; i += U * step)
+		send(i, false);
+	kern_announce(k);
 	how_await<T, OP>(k, h);
-	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i += U * step) {
+	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i = ONE ? packs : i + U * step) {
 		int valid = valid_of<U>(i, step, packs);
 		uint64_t own[U], out[U];
 
@@ -193,17 +239,19 @@ template <class T, int OP, int N> DEV void allreduce_twostep(const struct cuda_a
 	/* packs of rank q's part that exist */
 	auto have = [&](uint32_t q) { return q * part < packs ? min(packs - q * part, part) : 0; };
 
-	kern_announce(k);
-	how_begin<T, OP>(k, h);
-	for (uint32_t i = kern_first(); i < part && !k.gave_up; i += step)
-#pragma unroll
-		for (uint32_t d = 1; d < (N ? N : n); d++) {
-			uint32_t q = me + d < n ? me + d : me + d - n;
-			uint64_t x[1];
+	auto send = [&](uint32_t i, bool first) {
+		send_parts<T, OP, N, 1>(
+			k, h, first, (uint64_t)me * part + i, 0,
+			[&](uint32_t q, uint64_t(&x)[1]) {
+				packs_load<1>(args.in, q * part + i, 0, i < have(q), bytes, x);
+			},
+			[&](uint32_t q) { return i < have(q) || i == 0; });
+	};
 
-			packs_load<1>(args.in, q * part + i, 0, i < have(q), bytes, x);
-			packets_send<1>(k, q, (uint64_t)me * part + i, 0, i < have(q) || i == 0, x);
-		}
+	send(kern_first(), true);
+	for (uint32_t i = kern_first() + step; i < part && !k.gave_up; i += step)
+		send(i, false);
+	kern_announce(k);
 	how_await<T, OP>(k, h);
 	for (uint32_t i = kern_first(); i < max(have(me), 1) && !k.gave_up; i += step) {
 		uint64_t own[1], out[1];
@@ -244,23 +292,20 @@ template <class T, int OP, int N> DEV void allreduce_twostep(const struct cuda_a
 /* All-gather of `count` bytes a rank; slot [source][pack]. */
 template <int N, int U> DEV void allgather_packet_u(const struct cuda_args &args)
 {
-	enum { W = N ? N : GROUP };
+	enum { W = N ? N : GROUP, ONE = U < depth<N>::U };
 	struct kern k(args);
 	const uint64_t bytes = args.count, mine = args.out + args.team.rank * bytes;
 	const uint32_t packs = (uint32_t)((bytes + 7) / 8), step = kern_step();
 	const uint32_t n = ranks<N>(k), me = args.team.rank;
-	bool first_turn = true;
-
-	for (uint32_t i = kern_first(); first_turn || i < packs;
-		i += U * step, first_turn = false) {
+	auto send = [&](uint32_t i, bool first) {
 		int valid = valid_of<U>(i, step, packs);
 		uint64_t x[U];
 
 		packs_load<U>(args.in, i, step, valid, bytes, x);
-		if (first_turn)
-			kern_announce(k);
+		if (first)
+			kern_open(k);
 		if (k.gave_up)
-			break;
+			return;
 #pragma unroll
 		for (uint32_t d = 1; d < (N ? N : n); d++) {
 			uint32_t q = me + d < n ? me + d : me + d - n;
@@ -269,8 +314,13 @@ template <int N, int U> DEV void allgather_packet_u(const struct cuda_args &args
 		}
 		if (args.in != mine)
 			packs_store<U>(mine, i, step, valid, bytes, x);
-	}
-	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i += U * step)
+	};
+
+	send(kern_first(), true);
+	for (uint32_t i = kern_first() + U * step; !ONE && i < packs && !k.gave_up; i += U * step)
+		send(i, false);
+	kern_announce(k);
+	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i = ONE ? packs : i + U * step)
 		for (uint32_t first = 0; first < n && !k.gave_up; first += W) {
 			int valid = valid_of<U>(i, step, packs);
 			uint32_t want = 0;

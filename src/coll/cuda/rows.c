@@ -1,0 +1,93 @@
+/*
+ * What the GPU's rows of the algorithm table need: how much they take, what they cost, how many
+ * CTAs. Constants measured on H200s (perf/results): ranks that share a GPU, and ranks over NVLink.
+ */
+#include "coll/cuda/rows.h"
+#include "util.h"
+
+#define CTA_PACKETS CUDA_THREADS            /* a thread sends one packet a round */
+#define CTA_DIRECT_BYTES ((size_t)32 << 10) /* below this a CTA more does not pay */
+#define DIRECT_CTAS_LEAST 8
+#define PACKET_CTAS_MOST 32
+
+static double bytes_of(const struct coll_call *c)
+{
+	return (double)c->count * (double)coll_type_size(c->type);
+}
+
+/* Bytes per microsecond of one rank: over a link, or its share of one GPU's memory. */
+static double peer_rate(const struct coll_team *t)
+{
+	return t->gpu->shared ? 1.6e6 / t->gpu->ranks_per_gpu : 3.4e5;
+}
+
+size_t gpu_packet_most(const struct coll_team *t)
+{
+	return t->gpu->slots / (size_t)t->nranks * 8;
+}
+
+size_t gpu_twostep_most(const struct coll_team *t)
+{
+	return (t->gpu->slots / 2 - (size_t)t->nranks) * 8;
+}
+
+double gpu_barrier_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	(void)c;
+	return 2.1 + 0.2 * t->nranks;
+}
+
+/* Packets double the bytes, and every rank's go to all. */
+double gpu_oneshot_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 1.8 + 0.08 * t->nranks + 2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+}
+
+double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 2.4 + 0.15 * t->nranks +
+	       4 * bytes_of(c) * (t->nranks - 1) / t->nranks / peer_rate(t);
+}
+
+double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double moved = 2 * bytes_of(c) * (t->nranks - 1) / t->nranks;
+
+	return 3.8 + 0.5 * t->nranks + moved / peer_rate(t);
+}
+
+double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 1.8 + 0.08 * t->nranks + 2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+}
+
+double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 3.4 + 0.4 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+}
+
+/* The same on every rank: CTA b of one meets CTA b of the others. */
+int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo)
+{
+	size_t bytes = c->count * coll_type_size(c->type), packs = (bytes + 7) / 8, n;
+	size_t ranks = (size_t)t->nranks;
+
+	switch (algo) {
+	case CUDA_BARRIER:
+		return 1;
+	case CUDA_ALLREDUCE_DIRECT:
+		n = bytes / CTA_DIRECT_BYTES;
+		break;
+	case CUDA_ALLGATHER_DIRECT:
+	case CUDA_REDUCESCATTER_DIRECT:
+		n = bytes * ranks / CTA_DIRECT_BYTES;
+		break;
+	case CUDA_ALLREDUCE_TWOSTEP:
+		n = (packs / ranks + CTA_PACKETS - 1) / CTA_PACKETS;
+		return (int)MIN(MAX(n, 1), MIN(PACKET_CTAS_MOST, (size_t)t->gpu->ctas));
+	default:
+		n = (packs + CTA_PACKETS - 1) / CTA_PACKETS;
+		return (int)MIN(MAX(n, 1), MIN(PACKET_CTAS_MOST, (size_t)t->gpu->ctas));
+	}
+	return (int)MIN(MAX(n, DIRECT_CTAS_LEAST), (size_t)t->gpu->ctas);
+}

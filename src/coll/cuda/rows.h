@@ -1,0 +1,22 @@
+/* The GPU's half of the algorithm table: see rows.c. */
+#ifndef COLL_CUDA_ROWS_H
+#define COLL_CUDA_ROWS_H
+
+#include "coll/coll.h"
+#include "coll/cuda/coll_abi.h"
+
+/* coll_algo.gpu of a row: which kernel, plus one. */
+#define GPU_ROW(algo) ((algo) + 1)
+
+size_t gpu_packet_most(const struct coll_team *t);
+size_t gpu_twostep_most(const struct coll_team *t);
+double gpu_barrier_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_oneshot_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
+/* CTAs that a call takes. */
+int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo);
+
+#endif
