@@ -1,6 +1,7 @@
 /* Hubs: joining, the worker thread, failure, leaving. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #define WORKER_STACK (512u << 10)
 #define BATCH_MAX 256 /* sets of a rank */
+#define CLAIM_MS 50   /* for who writes the board's reason */
 
 static pthread_mutex_t hubs_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hub *hubs;
@@ -53,19 +55,25 @@ static void poke(int eventfd)
 
 /* ---- Failure -------------------------------------------------------------------------------- */
 
-/* Put the reason on the board, once per node. */
+/* Put the reason on the board, once per node. Who finds the claim taken waits for the one that took
+ * it: it may have died before it was done, and everybody's loops end by the abort word alone. */
 static void board_fail(struct board *b, const struct failure *why)
 {
 	uint32_t none = 0;
 
 	if (!__atomic_compare_exchange_n(
-		    &b->claim, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		return;
+		    &b->claim, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+		for (int i = 0; i < CLAIM_MS * 10; i++) {
+			if (__atomic_load_n(&b->abort, __ATOMIC_ACQUIRE))
+				return;
+			usleep(100);
+		}
+	}
 	b->why = *why;
 	__atomic_store_n(&b->abort, 1, __ATOMIC_RELEASE);
 }
 
-/* The board's reason, if any. A writer that died half-way leaves `claim` without `abort`. */
+/* The board's reason, if any. */
 static int board_read(const struct board *b, struct failure *why)
 {
 	if (b == NULL || !__atomic_load_n(&b->abort, __ATOMIC_ACQUIRE))
@@ -183,6 +191,25 @@ static void failure_from(struct failure *f, symcclResult_t e)
 	snprintf(f->text, sizeof(f->text), "%s", error_text());
 }
 
+/* The rendezvous has counted: who comes now is too many. A rank that came in time to be waiting
+ * here but not to be counted has a number that another one has, too. */
+static symcclResult_t seal_hub(struct hub *h)
+{
+	int extra = -1;
+
+	pthread_mutex_lock(&h->lock);
+	h->sealed = 1;
+	for (int i = 0; i < h->nlocal; i++)
+		if (!h->local[i]->joined)
+			extra = h->local[i]->rank;
+	pthread_mutex_unlock(&h->lock);
+	if (extra < 0)
+		return symcclSuccess;
+	return fail(symcclInvalidUsage,
+		"rank %d has joined twice: all %d ranks had come when it came again", extra,
+		h->nranks);
+}
+
 static int open_hub(struct hub *h)
 {
 	uint64_t deadline = deadline_after(params_get()->setup_timeout);
@@ -191,7 +218,9 @@ static int open_hub(struct hub *h)
 
 	e = boot_open(&h->id, h->wake, next_member, h, deadline, &h->boot, &why);
 	if (e == symcclSuccess) {
-		e = hub_agree(h, deadline_after(params_get()->setup_timeout));
+		e = seal_hub(h);
+		if (e == symcclSuccess)
+			e = hub_agree(h, deadline_after(params_get()->setup_timeout));
 		if (e != symcclSuccess) {
 			failure_from(&why, e);
 			boot_abort(h->boot, &why);
@@ -246,16 +275,19 @@ static void timeout_text(struct hub *h, struct failure *why)
 		n > 1 ? "s" : "", late, most, params_get()->setup_timeout);
 }
 
-/* How many sets every local rank has queued, and the earliest deadline of any. Lock held. */
-static int queued(const struct hub *h, uint64_t *deadline)
+/* How many sets every local rank has queued, whether any has one, and the earliest deadline. Lock
+ * held. */
+static int queued(const struct hub *h, int *any, uint64_t *deadline)
 {
 	int least = 1 << 30;
 
+	*any = 0;
 	*deadline = 0;
 	for (int i = 0; i < h->nlocal; i++) {
 		const struct symcclComm *c = h->local[i];
 
 		least = MIN(least, c->nqueued);
+		*any |= c->queue != NULL;
 		if (c->queue != NULL && c->queue->deadline != 0 &&
 			(*deadline == 0 || c->queue->deadline < *deadline))
 			*deadline = c->queue->deadline;
@@ -375,15 +407,15 @@ static void *worker(void *arg)
 {
 	struct hub *h = arg;
 	uint64_t deadline;
-	int n;
+	int n, any;
 
 	pthread_setname_np(pthread_self(), "symccl-worker");
 	if (open_hub(h))
 		boot_set_cancel(h->boot, h->cancel);
 	pthread_mutex_lock(&h->lock);
 	while (!h->closing && h->state == HUB_READY) {
-		n = MIN(queued(h, &deadline), BATCH_MAX);
-		if (deadline != 0 && left_rank(h) >= 0) {
+		n = MIN(queued(h, &any, &deadline), BATCH_MAX);
+		if (any && left_rank(h) >= 0) {
 			struct failure why = {symcclInvalidUsage, left_rank(h), ""};
 
 			snprintf(why.text, sizeof(why.text),
@@ -461,11 +493,16 @@ static symcclResult_t hub_new(
 static symcclResult_t start_worker(struct hub *h)
 {
 	pthread_attr_t a;
+	sigset_t all, old;
 	int e;
 
 	pthread_attr_init(&a);
 	pthread_attr_setstacksize(&a, WORKER_STACK);
+	/* Signals are the user's threads' business. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
 	e = pthread_create(&h->worker, &a, worker, h);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&a);
 	if (e == 0)
 		return symcclSuccess;
@@ -475,6 +512,10 @@ static symcclResult_t start_worker(struct hub *h)
 
 static symcclResult_t add_member(struct hub *h, symcclComm_t c)
 {
+	if (h->sealed)
+		return fail(symcclInvalidUsage,
+			"rank %d comes too late: all %d ranks that this unique id is for have come",
+			c->rank, h->nranks);
 	if (h->nlocal == h->local_room) {
 		int room = h->local_room ? h->local_room * 2 : 8;
 		symcclComm_t *p = realloc(h->local, (size_t)room * sizeof(*p));

@@ -38,6 +38,7 @@ struct hub {
 	int nlocal, nleft, local_room;
 	struct symcclComm **local; /* ascending by rank once ready */
 	int *local_rank;
+	int sealed; /* all ranks have come */
 	int closing;
 	int wake;   /* eventfd: something for the worker */
 	int cancel; /* eventfd: break off whatever the worker waits for */
