@@ -83,6 +83,8 @@ static symcclResult_t plan_call(
 	struct plan_memo *m = &comm->memo[((uintptr_t)c->recv.ptr / 64 + c->count) % PLAN_MEMOS];
 	size_t send, recv;
 
+	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))
+		comm_windows_recheck(comm);
 	*out = m;
 	if (m->gen == comm->wins_gen + 1 && m->call.func == c->func && m->call.count == c->count &&
 		m->call.type == c->type && m->call.op == c->op && m->call.root == c->root &&
@@ -130,8 +132,9 @@ symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call)
 		if (__builtin_expect(e != symcclSuccess, 0))
 			e = run_failed(comm, e);
 	}
+	e = comm_error(comm, e);
 	__atomic_store_n(&comm->busy, 0, __ATOMIC_RELEASE);
-	return comm_error(comm, e);
+	return e;
 }
 
 static symcclResult_t enter(symcclComm_t comm, symcclStream_t stream, const struct coll_call *call)
@@ -195,6 +198,7 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 		.readable = h->readable,
 		.oversubscribed = h->oversubscribed};
 	call_bytes(&c, comm->nranks, &send, &recv);
+	comm_windows_recheck(comm);
 	find_buf(comm, &c.send, send);
 	find_buf(comm, &c.recv, recv);
 	TRY(comm_error(comm, coll_plan(&t, &c, &p)));

@@ -38,6 +38,16 @@ symcclResult_t comm_check(symcclComm_t comm)
 	return comm_error(comm, hub_status(comm->hub));
 }
 
+void comm_hold(symcclComm_t comm)
+{
+	__atomic_add_fetch(&comm->held, 1, __ATOMIC_SEQ_CST);
+}
+
+void comm_release(symcclComm_t comm)
+{
+	__atomic_sub_fetch(&comm->held, 1, __ATOMIC_RELEASE);
+}
+
 symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code)
 {
 	if (__builtin_expect(code == symcclSuccess, 1))
@@ -96,7 +106,7 @@ symcclResult_t comm_join_begin(struct join_task *t)
 	c->config = (uint32_t)mem->type;
 	c->min_ctas = t->config.minCTAs;
 	c->max_ctas = t->config.maxCTAs;
-	snprintf(c->name, sizeof(c->name), "%s", t->config.commName ? t->config.commName : "");
+	memcpy(c->name, t->name, sizeof(c->name));
 	pthread_cond_init(&c->cond, NULL);
 	if (sched_getaffinity(0, sizeof(c->cpus), &c->cpus) != 0)
 		for (int i = 0; i < CPU_SETSIZE && i < sysconf(_SC_NPROCESSORS_ONLN); i++)
@@ -139,6 +149,8 @@ symcclResult_t symcclCommInitRankConfig(
 
 	TRY(join_check(comm, nranks, &id, rank));
 	TRY(config_read(config, &t.config));
+	snprintf(t.name, sizeof(t.name), "%s", t.config.commName ? t.config.commName : "");
+	t.config.commName = NULL;
 	if (group_open())
 		return group_add_join(&t);
 	TRY(comm_join_begin(&t));
@@ -166,6 +178,8 @@ static void comm_leave(symcclComm_t comm)
 	comm->exec = NULL;
 	if (comm->ready && hub_status(comm->hub) == symcclSuccess)
 		coll_goodbye(&comm->team);
+	/* Its memory may live on with the other local ranks' until they leave, too. */
+	comm->magic = 0;
 	hub_leave(comm);
 }
 
@@ -191,6 +205,7 @@ symcclResult_t symcclCommAbort(symcclComm_t comm)
 	if (comm == NULL)
 		return symcclSuccess;
 	TRY(comm_check_handle(comm));
+	group_drop(comm);
 	why.rank = comm->rank;
 	snprintf(why.text, sizeof(why.text), "rank %d called symcclCommAbort", comm->rank);
 	hub_fail(comm->hub, &why);
@@ -199,7 +214,8 @@ symcclResult_t symcclCommAbort(symcclComm_t comm)
 	 * this is short. */
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) != 0)
 		usleep(10000);
-	while (__atomic_load_n(&comm->busy, __ATOMIC_ACQUIRE) > 0)
+	while (__atomic_load_n(&comm->busy, __ATOMIC_ACQUIRE) > 0 ||
+		__atomic_load_n(&comm->held, __ATOMIC_ACQUIRE) > 0)
 		usleep(100);
 	comm_leave(comm);
 	return symcclSuccess;

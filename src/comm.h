@@ -20,6 +20,7 @@ struct symcclWindow {
 	char *user;
 	size_t size;
 	const char *reach; /* furthest end of the windows up to this one in comm->wins */
+	int stale;         /* its memory was freed: what lies there now is something else */
 };
 
 /* A call and what was decided for it. */
@@ -50,11 +51,13 @@ struct symcclComm {
 	struct failure last;
 
 	/* The rank's own thread. */
-	int busy;  /* atomic: calls in progress, for abort */
+	int busy;  /* atomic: a collective runs, for abort */
+	int held;  /* atomic: other calls in progress that wait, for abort */
 	int ready; /* team is filled */
 	struct coll_team team;
 	struct symcclWindow **wins; /* ascending by user address */
 	int nwins, wins_room;
+	unsigned freed_seen;            /* mem_frees() when the table was last compared */
 	unsigned wins_gen;              /* bumped whenever the table changes */
 	struct symcclRequest *requests; /* not waited for yet */
 	struct plan_memo memo[PLAN_MEMOS];
@@ -65,6 +68,10 @@ struct symcclComm {
  * error, if any. comm_check_handle leaves the latter out. */
 symcclResult_t comm_check(symcclComm_t comm);
 symcclResult_t comm_check_handle(symcclComm_t comm);
+/* Between the two symcclCommAbort in another thread does not free the communicator. For calls that
+ * wait; collectives have `busy`, which costs less. */
+void comm_hold(symcclComm_t comm);
+void comm_release(symcclComm_t comm);
 /* Keep code and the calling thread's sentence as the communicator's last error; returns code. */
 symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code);
 /* Make sure that the control blocks are mapped and comm->team is filled. */
@@ -88,6 +95,8 @@ symcclResult_t comm_windows_begin(
 	symcclComm_t comm, const struct win_task *t, int n, struct reg_set **set);
 symcclResult_t comm_windows_finish(
 	symcclComm_t comm, const struct win_task *t, int n, struct reg_set *set);
+/* Look for windows whose memory has been freed since the last time. */
+void comm_windows_recheck(symcclComm_t comm);
 /* The rank's window that holds all of [ptr, ptr + size), or NULL. */
 const struct symcclWindow *comm_window_find(symcclComm_t comm, const void *ptr, size_t size);
 
@@ -98,6 +107,7 @@ struct join_task {
 	int nranks, rank;
 	symcclUniqueId id;
 	symcclConfig_t config;
+	char name[64]; /* config.commName, which may be gone by the end of a group */
 };
 symcclResult_t comm_join_begin(struct join_task *t);
 symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm);
@@ -109,6 +119,8 @@ symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call);
 int group_open(void);
 /* Nonzero when the open group has queued something on comm. */
 int group_holds(symcclComm_t comm);
+/* Forget what the open group has queued on comm. */
+void group_drop(symcclComm_t comm);
 symcclResult_t group_add_join(const struct join_task *t);
 symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t);
 symcclResult_t group_add_call(symcclComm_t comm, const struct coll_call *call);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "hub.h"
+#include "log.h"
 #include "params.h"
 #include "util.h"
 
@@ -120,6 +121,48 @@ static int wins_index(symcclComm_t comm, const struct symcclWindow *w)
 	return -1;
 }
 
+/* Is the memory that the rank registered still what lies at its address? */
+static int win_stale(symcclComm_t comm, const struct symcclWindow *w)
+{
+	const struct mem_ops *mem = comm->hub->mem;
+	const struct mapping *m = w->w->map;
+	struct mem_span span;
+	int i = 0, stale;
+
+	if (m == NULL)
+		return 0;
+	if (!mem->owns(w->user) || mem->retain(w->user, 1, &span) != symcclSuccess)
+		return 1;
+	while (m->seg_rank[i] != comm->rank)
+		i++;
+	stale = span.seg[0]->uid.proc != m->segs[i]->uid.proc ||
+		span.seg[0]->uid.seq != m->segs[i]->uid.seq;
+	for (int k = 0; k < span.n; k++)
+		mem->release(span.seg[k]);
+	return stale;
+}
+
+/* Memory may be freed under a window, and other memory come to lie there: the window must not be
+ * taken for that. */
+void comm_windows_recheck(symcclComm_t comm)
+{
+	unsigned frees = mem_frees();
+
+	if (frees == comm->freed_seen)
+		return;
+	comm->freed_seen = frees;
+	for (int i = 0; i < comm->nwins; i++) {
+		struct symcclWindow *w = comm->wins[i];
+
+		if (w->stale || !win_stale(comm, w))
+			continue;
+		w->stale = 1;
+		comm->wins_gen++;
+		log_info(LOG_SYM, "rank %d: window %u's memory was freed, it is not used any more",
+			comm->rank, w->w->ordinal);
+	}
+}
+
 const struct symcclWindow *comm_window_find(symcclComm_t comm, const void *ptr, size_t size)
 {
 	const char *p = ptr;
@@ -130,7 +173,7 @@ const struct symcclWindow *comm_window_find(symcclComm_t comm, const void *ptr, 
 	for (int i = wins_above(comm, p) - 1; i >= 0; i--) {
 		const struct symcclWindow *w = comm->wins[i];
 
-		if (size <= w->size && (size_t)(p - w->user) <= w->size - size &&
+		if (!w->stale && size <= w->size && (size_t)(p - w->user) <= w->size - size &&
 			(best == NULL || w->w->ordinal < best->w->ordinal))
 			best = w;
 		if (w->reach <= p)
@@ -252,12 +295,20 @@ symcclResult_t symcclCommWindowRegister(
 {
 	struct win_task t = {buff, size, win, winFlags};
 	struct reg_set *set;
+	symcclResult_t e;
 
-	TRY(comm_check(comm));
-	if (group_open())
-		return group_add_window(comm, &t);
-	TRY(comm_windows_begin(comm, &t, 1, &set));
-	return comm_windows_finish(comm, &t, 1, set);
+	TRY(comm_check_handle(comm));
+	comm_hold(comm);
+	e = comm_check(comm);
+	if (e == symcclSuccess && group_open()) {
+		e = group_add_window(comm, &t);
+	} else if (e == symcclSuccess) {
+		e = comm_windows_begin(comm, &t, 1, &set);
+		if (e == symcclSuccess)
+			e = comm_windows_finish(comm, &t, 1, set);
+	}
+	comm_release(comm);
+	return e;
 }
 
 symcclResult_t symcclCommWindowRegisterAsync(symcclComm_t comm, void *buff, size_t size,
@@ -290,16 +341,20 @@ symcclResult_t symcclCommWindowRegisterAsync(symcclComm_t comm, void *buff, size
 symcclResult_t symcclRequestWait(symcclRequest_t request)
 {
 	struct symcclRequest **p;
+	symcclComm_t comm;
 	symcclResult_t e;
 
 	if (request == NULL)
 		return fail(symcclInvalidArgument, "request is NULL");
-	TRY(comm_check_handle(request->comm));
-	for (p = &request->comm->requests; *p != request; p = &(*p)->next)
+	comm = request->comm;
+	TRY(comm_check_handle(comm));
+	comm_hold(comm);
+	for (p = &comm->requests; *p != request; p = &(*p)->next)
 		;
 	*p = request->next;
-	e = comm_windows_finish(request->comm, &request->task, 1, request->set);
+	e = comm_windows_finish(comm, &request->task, 1, request->set);
 	free(request);
+	comm_release(comm);
 	return e;
 }
 

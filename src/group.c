@@ -50,6 +50,16 @@ int group_holds(symcclComm_t comm)
 	return 0;
 }
 
+void group_drop(symcclComm_t comm)
+{
+	int n = 0;
+
+	for (int i = 0; i < group.ntasks; i++)
+		if (group.tasks[i].kind == TASK_JOIN || group.tasks[i].comm != comm)
+			group.tasks[n++] = group.tasks[i];
+	group.ntasks = n;
+}
+
 static symcclResult_t group_add(const struct task *t)
 {
 	if (group.ntasks == group.room) {
@@ -211,15 +221,18 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 
 	if (m == NULL)
 		return fail(symcclSystemError, "out of memory for a group");
+	/* Held to the end, so that an abort meanwhile waits with freeing them. */
 	for (int i = 0; i < n; i++) {
 		int k;
 
 		if (tasks[i].kind == TASK_JOIN)
 			continue;
 		k = member_of(m, nm, tasks[i].comm);
-		if (k == nm)
+		if (k == nm) {
 			m[nm++] =
 				(struct member){.comm = tasks[i].comm, .tasks = tasks, .ntasks = n};
+			comm_hold(tasks[i].comm);
+		}
 		if (tasks[i].kind == TASK_WINDOW)
 			m[k].nwins++;
 		else
@@ -230,6 +243,8 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 		e = run_windows(m, nm, text);
 	if (e == symcclSuccess)
 		e = run_calls(m, nm, text);
+	for (int i = 0; i < nm; i++)
+		comm_release(m[i].comm);
 	free(m);
 	return e;
 }
@@ -252,9 +267,7 @@ symcclResult_t symcclGroupEnd(void)
 	if (--group.depth > 0)
 		return symcclSuccess;
 	memset(&group, 0, sizeof(group));
-	if (n == 0)
-		return symcclSuccess;
-	e = run_group(tasks, n, text);
+	e = n > 0 ? run_group(tasks, n, text) : symcclSuccess;
 	free(tasks);
 	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
 }

@@ -494,6 +494,7 @@ static symcclResult_t free_(void *ptr)
 
 	if (b == NULL)
 		return fail(symcclInvalidArgument, "%p was not returned by symcclMemAlloc", ptr);
+	mem_freed();
 	ret = cu_enter(&s);
 	if (ret == symcclSuccess) {
 		r = view_close(&b->view);

@@ -556,6 +556,7 @@ static symcclResult_t free_(void *ptr)
 	if (h == NULL)
 		return fail(symcclInvalidArgument,
 			"%p was not returned by symcclMemAlloc, or was freed before", ptr);
+	mem_freed();
 	if (munmap(ptr, h->head.size) != 0) {
 		e = fail(symcclSystemError, "cannot unmap the memory at %p: %m", ptr);
 		table_add(ptr, h);

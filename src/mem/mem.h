@@ -116,5 +116,11 @@ symcclResult_t mem_select(symcclDeviceType_t type, const struct mem_ops **ops);
 uint64_t mem_proc_uid(void);
 /* A name for a new allocation, for backends. */
 struct mem_uid mem_uid_next(void);
+/* Grows with every free of symcclMemAlloc's memory: windows over it must be looked at again. Any
+ * thread, one load. */
+unsigned mem_frees(void);
+/* For backends: called when the memory is not found any more, before its addresses can be had by
+ * anybody else. */
+void mem_freed(void);
 
 #endif
