@@ -58,6 +58,7 @@ static int import_from(struct sym *s, struct mapping *m, int p, const int *fds)
 	for (int i = 0; i < m->nsegs; i++) {
 		const unsigned char *k;
 		struct wire_seg g;
+		symcclResult_t e = symcclSuccess;
 		size_t at = 0;
 		int fd;
 
@@ -73,12 +74,13 @@ static int import_from(struct sym *s, struct mapping *m, int p, const int *fds)
 		at = (size_t)(m->seg_rank[i] + 1) * sizeof(uint32_t) + (size_t)i * sizeof(g);
 		k = m->key + at;
 		memcpy(&g, k, sizeof(g));
-		if (fd >= 0 && m->why.code == symcclSuccess &&
-			s->mem->import_fd(fd, g.size, (struct mem_uid){g.proc, g.seq},
-				&m->segs[i]) != symcclSuccess)
-			failure_now(&m->why, symcclSystemError, s->local[0]);
-		else if (fd >= 0 && m->why.code != symcclSuccess && m->segs[i] == NULL)
+		if (fd >= 0 && m->why.code == symcclSuccess)
+			e = s->mem->import_fd(
+				fd, g.size, (struct mem_uid){g.proc, g.seq}, &m->segs[i]);
+		else if (fd >= 0)
 			close(fd);
+		if (e != symcclSuccess)
+			failure_now(&m->why, e, s->local[0]);
 	}
 	return used;
 }
@@ -105,9 +107,10 @@ static symcclResult_t pass_handles(struct batch *b, int from, int to)
 			if (!is_local(s, m->seg_rank[i]))
 				continue;
 			mine[n] = -1;
-			if (m->why.code == symcclSuccess &&
-				s->mem->export_fd(m->segs[i], &mine[n]) != symcclSuccess)
-				failure_now(&m->why, symcclSystemError, m->seg_rank[i]);
+			e = m->why.code == symcclSuccess ? s->mem->export_fd(m->segs[i], &mine[n])
+							 : symcclSuccess;
+			if (e != symcclSuccess)
+				failure_now(&m->why, e, m->seg_rank[i]);
 			n++;
 		}
 	}
@@ -156,13 +159,29 @@ symcclResult_t batch_map(struct batch *b)
 
 /* ---- 6: vote, commit, undo ----------------------------------------------------------------- */
 
-static void vote_say(struct wbuf *v, int set, const struct failure *f)
+static void vote_say(struct wbuf *v, int set, const struct failure *f, int weak)
 {
-	struct wire_vote w = {set, (int32_t)f->code, f->rank, ""};
+	struct wire_vote w = {set, (int32_t)f->code, f->rank, weak, ""};
 
 	memcpy(w.text, f->text, sizeof(w.text));
 	if (f->code != symcclSuccess)
 		wbuf_add(v, &w, sizeof(w));
+}
+
+static void hear_votes(struct batch *b, const void *bytes, size_t len, int weak)
+{
+	for (size_t at = 0; at + sizeof(struct wire_vote) <= len; at += sizeof(struct wire_vote)) {
+		struct wire_vote w;
+
+		memcpy(&w, (const char *)bytes + at, sizeof(w));
+		w.text[sizeof(w.text) - 1] = '\0';
+		if (w.weak != weak)
+			continue;
+		if (w.set == -1)
+			failure_first(&b->ctrl_bad, (symcclResult_t)w.code, w.rank, w.text);
+		else if (w.set >= 0 && w.set < b->ntaken)
+			failure_first(&b->result[w.set], (symcclResult_t)w.code, w.rank, w.text);
+	}
 }
 
 /* Set -1 is the control block: its failure is everybody's. */
@@ -174,14 +193,15 @@ symcclResult_t batch_vote(struct batch *b, const struct failure *local)
 	const size_t *len;
 	symcclResult_t e;
 
-	vote_say(&v, -1, &local[b->ntaken]);
+	vote_say(&v, -1, &local[b->ntaken], 0);
 	if (b->ctrl_win != NULL && b->ctrl_win->map != NULL)
-		vote_say(&v, -1, &b->ctrl_win->map->why);
+		vote_say(&v, -1, &b->ctrl_win->map->why, b->ctrl_win->map->no_handle);
 	for (int i = 0; i < b->ntaken; i++) {
-		vote_say(&v, i, &local[i]);
+		vote_say(&v, i, &local[i], 0);
 		for (int k = 0; k < b->nwin[i]; k++)
 			if (b->win[i][k] != NULL && b->win[i][k]->map != NULL)
-				vote_say(&v, i, &b->win[i][k]->map->why);
+				vote_say(&v, i, &b->win[i][k]->map->why,
+					b->win[i][k]->map->no_handle);
 	}
 	if (v.oom) {
 		free(v.p);
@@ -190,19 +210,9 @@ symcclResult_t batch_vote(struct batch *b, const struct failure *local)
 	e = boot_allgather(b->s->boot, v.p, v.len, &all, &len, b->deadline);
 	free(v.p);
 	TRY(e);
-	for (int p = 0; p < boot->nprocs; p++)
-		for (size_t at = 0; at + sizeof(struct wire_vote) <= len[p];
-			at += sizeof(struct wire_vote)) {
-			struct wire_vote w;
-
-			memcpy(&w, (const char *)all[p] + at, sizeof(w));
-			w.text[sizeof(w.text) - 1] = '\0';
-			if (w.set == -1)
-				failure_first(&b->ctrl_bad, (symcclResult_t)w.code, w.rank, w.text);
-			else if (w.set >= 0 && w.set < b->ntaken)
-				failure_first(
-					&b->result[w.set], (symcclResult_t)w.code, w.rank, w.text);
-		}
+	for (int weak = 0; weak < 2; weak++)
+		for (int p = 0; p < boot->nprocs; p++)
+			hear_votes(b, all[p], len[p], weak);
 	return symcclSuccess;
 }
 

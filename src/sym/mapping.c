@@ -18,12 +18,14 @@ symcclResult_t mapping_create(struct sym *s, struct mapping *m)
 		int rank = m->seg_rank[i];
 		char *va = space_addr(&s->space, &m->ext, rank) + m->seg_off[i];
 
-		if (m->segs[i] == NULL)
+		if (m->segs[i] == NULL) {
+			m->no_handle = 1;
 			return fail(symcclSystemError,
 				"no descriptor of rank %d's memory was received: the descriptor "
 				"table is full "
 				"(raise ulimit -n)",
 				rank);
+		}
 		TRY(s->mem->map(va, m->segs[i]));
 		m->nmapped = i + 1;
 		TRY(s->mem->set_access(va, m->segs[i]->size, slot_prefault(s, rank), s->stop));
@@ -44,7 +46,10 @@ void mapping_release(struct sym *s, struct mapping *m)
 	for (int i = 0; i < m->nmapped; i++) {
 		char *va = space_addr(&s->space, &m->ext, m->seg_rank[i]) + m->seg_off[i];
 
-		if (s->mem->unmap(va, m->segs[i]) != symcclSuccess)
+		/* Once more, since the CUDA driver may report an older error instead: what stays
+		 * would be in the way of the next mapping. */
+		if (s->mem->unmap(va, m->segs[i]) != symcclSuccess &&
+			s->mem->unmap(va, m->segs[i]) != symcclSuccess)
 			log_warn(LOG_SYM, "rank %d's memory stays mapped: %s", m->seg_rank[i],
 				error_text());
 	}

@@ -26,7 +26,9 @@ static void range_unreserve(struct space *s, struct space_range *r)
 {
 	size_t bytes = (size_t)s->nslots * r->stride;
 
-	if (r->base != NULL && s->mem->unreserve(r->base, bytes) != symcclSuccess)
+	/* Twice: see mapping_release. */
+	if (r->base != NULL && s->mem->unreserve(r->base, bytes) != symcclSuccess &&
+		s->mem->unreserve(r->base, bytes) != symcclSuccess)
 		log_warn(LOG_SYM, "%zu MiB of address space stay reserved", bytes >> 20);
 	r->base = NULL;
 }

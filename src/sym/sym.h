@@ -23,6 +23,7 @@ struct mapping {
 	struct mapping *next;
 	int refs;           /* windows */
 	struct failure why; /* what went wrong here while it was made */
+	int no_handle;      /* only that a peer's handle did not come: the peer may know why */
 	struct extent ext;
 	size_t size;        /* largest rank's */
 	unsigned char *key; /* all ranks' allocation ids, in rank order */

@@ -24,6 +24,7 @@ struct wire_req {
 
 struct wire_vote {
 	int32_t set, code, rank;
+	int32_t weak; /* counts only when nobody has a better reason */
 	char text[ERROR_TEXT_MAX];
 };
 
