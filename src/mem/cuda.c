@@ -163,8 +163,13 @@ static CUresult view_zero(const struct view *v)
 	if ((r = cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING)) != CUDA_SUCCESS)
 		return r;
 	r = cu.MemsetD8Async(v->va, 0, v->size, stream);
+	/* Also when that failed, and once more when the driver reported an older error instead of
+	 * waiting: the caller will unmap what is being written. */
+	d = cu.StreamSynchronize(stream);
+	if (d != CUDA_SUCCESS)
+		cu.StreamSynchronize(stream);
 	if (r == CUDA_SUCCESS)
-		r = cu.StreamSynchronize(stream);
+		r = d;
 	d = cu.StreamDestroy(stream);
 	return r != CUDA_SUCCESS ? r : d;
 }

@@ -116,10 +116,13 @@ static void *stream_main(void *arg)
 
 	fake_lock();
 	for (;;) {
-		while (s->head == NULL)
+		while (s->head == NULL && s->magic != 0)
 			pthread_cond_wait(&fake.changed, &fake.lock);
+		if (s->head == NULL)
+			break; /* destroyed */
 		stream_step(s);
 	}
+	fake_unlock();
 	return NULL;
 }
 
@@ -268,6 +271,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 		return done(CUDA_ERROR_INVALID_HANDLE);
 	stream->magic = 0;
 	fake.streams--;
+	pthread_cond_broadcast(&fake.changed); /* its thread ends */
 	return done(late);
 }
 
