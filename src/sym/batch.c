@@ -54,6 +54,14 @@ static void probe(struct batch *b, struct reg_req *r, int rank)
 	}
 }
 
+/* A new control block for local rank l, on its own GPU. */
+static symcclResult_t ctrl_create(struct batch *b, int l)
+{
+	if (b->s->device != NULL)
+		TRY(b->s->mem->bind_thread(b->s->device[l]));
+	return b->s->mem->create(b->s->ctrl_size, &b->ctrl[l]);
+}
+
 static void say_rank(struct batch *b, struct wbuf *m, int l, int n)
 {
 	size_t at = m->len, bytes;
@@ -65,7 +73,8 @@ static void say_rank(struct batch *b, struct wbuf *m, int l, int n)
 		struct mem_span span = {.n = 1};
 		struct failure bad = {.code = symcclSuccess};
 
-		symcclResult_t e = b->s->mem->create(b->s->ctrl_size, &b->ctrl[l]);
+		symcclResult_t e = ctrl_create(b, l);
+
 		if (e != symcclSuccess)
 			failure_now(&bad, e, rank);
 		span.seg[0] = b->ctrl[l];

@@ -71,7 +71,9 @@ struct sym {
 	const struct mem_ops *mem;
 	struct boot *boot;
 	int nlocal;
-	const int *local; /* this process's ranks, ascending */
+	const int *local;  /* this process's ranks, ascending */
+	const int *device; /* their GPUs, where their control blocks go; NULL: wherever the thread
+			    * works. May be set between sym_init and the first batch. */
 	size_t ctrl_size;
 	struct window *ctrl; /* the control blocks; NULL before the first batch */
 	const uint32_t *stop;

@@ -58,8 +58,9 @@ struct rig {
 	const struct plan *plan;
 	struct boot *boot;
 	struct sym sym;
-	int local[LOCAL_MAX]; /* ranks */
-	size_t g;             /* granularity */
+	int local[LOCAL_MAX];  /* ranks */
+	int device[LOCAL_MAX]; /* and their GPUs */
+	size_t g;              /* granularity */
 	struct buffers mem[LOCAL_MAX];
 	struct said *said;
 	int nsaid;
@@ -118,9 +119,10 @@ static int rig_open(struct rig *g, int proc)
 	g->failed = (fakecuda_failed_t)fakecuda_hook("fakecuda_failed");
 	g->leaks = (fakecuda_leaks_t)fakecuda_hook("fakecuda_leaks");
 	RANK_CHECK(g->leaks != NULL, "the real driver was found first");
-	RANK_OK(ops->bind_thread(proc % cuda_devices()->n));
 	g->g = ops->granularity();
 	for (int l = 0; l < p->local; l++) {
+		g->device[l] = g->local[l] % cuda_devices()->n;
+		RANK_OK(ops->bind_thread(g->device[l]));
 		RANK_OK(ops->alloc(g->g, (void **)&g->mem[l].x));
 		RANK_OK(ops->alloc(g->g, (void **)&g->mem[l].z));
 		RANK_TRY(two_segments(g, &g->mem[l].y));
@@ -239,6 +241,23 @@ static uint64_t pattern(uint64_t seed, int r, int k, int end)
 
 #define LOOK ((size_t)512)
 
+/* Every rank's control block is on its GPU. */
+static int look_at_ctrl(struct rig *g)
+{
+	const struct window *w = g->sym.ctrl;
+
+	for (int r = 0; r < g->boot->nranks; r++) {
+		int want = r % cuda_devices()->n;
+		CUdeviceptr p = (CUdeviceptr)(uintptr_t)(w->base + (size_t)r * w->stride);
+		int device = -1;
+
+		RANK_CHECK(cu.PointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+				   p) == CUDA_SUCCESS);
+		RANK_CHECK(device == want, "rank %d's control block is on GPU %d", r, device);
+	}
+	return 0;
+}
+
 /* Every rank's bytes in every process, through all three windows. */
 static int look(struct rig *g, uint64_t seed)
 {
@@ -331,6 +350,7 @@ static int trial(struct rig *g, int proc, long n, int *more)
 	g->fail_at(victim && !p->at_end ? n : 0, p->code, 0);
 	RANK_OK(sym_init(
 		&g->sym, g->boot, ops, p->local, g->local, STRIDE, (size_t)64 << 10, NULL));
+	g->sym.device = g->device;
 	for (int b = 0; b < BATCHES; b++) {
 		if (b == 1) {
 			deregister(g, 0);
@@ -344,6 +364,7 @@ static int trial(struct rig *g, int proc, long n, int *more)
 	}
 	RANK_CHECK(g->said[SETS - 1].code == symcclSuccess, "call %ld, %s; afterwards: %s", n,
 		failed, g->said[SETS - 1].text);
+	RANK_TRY(look_at_ctrl(g));
 	RANK_TRY(look(g, test_seed() + (uint64_t)n));
 	g->fail_at(victim && p->at_end ? n : 0, p->code, 0);
 	sym_fini(&g->sym);
@@ -389,7 +410,7 @@ static int every_call(int proc, int n, void *arg)
 static const struct plan plans[] = {
 	{.name = "processes", .devices = "1", .async = "0", .procs = 3, .local = 1},
 	{.name = "one process", .devices = "1", .async = "0", .procs = 1, .local = 3},
-	{.name = "mixed, two GPUs", .devices = "2", .async = "0", .procs = 2, .local = 2},
+	{.name = "mixed, three GPUs", .devices = "3", .async = "0", .procs = 2, .local = 2},
 	{.name = "busy streams", .devices = "1", .async = "1", .procs = 2, .local = 1},
 };
 
