@@ -32,6 +32,7 @@ static int join(int rank, int n, symcclComm_t *comm)
 		RANK_OK(symcclGetUniqueId(&id));
 	RANK_BCAST(&id, sizeof(id));
 	RANK_OK(symcclCommInitRank(comm, n, id, rank));
+	RANK_BARRIER(); /* an abort may overtake another rank's return */
 	return 0;
 }
 
