@@ -19,6 +19,12 @@ static double step_us(const struct coll_team *t)
 	return t->tuning.latency_us + (t->oversubscribed ? t->tuning.turn_us : 0.02) * t->nranks;
 }
 
+/* A further one of the same call finds the peers at the same place. */
+static double next_step_us(const struct coll_team *t)
+{
+	return t->oversubscribed ? step_us(t) : 0.4 * step_us(t);
+}
+
 static double block_bytes(const struct coll_call *c)
 {
 	return (double)c->count * (double)coll_type_size(c->type);
@@ -44,14 +50,14 @@ static double allgather_packet_cost(const struct coll_team *t, const struct coll
 
 	/* In, and out of lines that a peer has just written, which is the slow part; the data goes
 	 * with the flag when it fits its line. */
-	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.1 + 3 * b * (2 * n - 1) / rate(t, 0) : 0);
+	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.05 + 1.4 * b * (2 * n - 1) / rate(t, 0) : 0);
 }
 
 static double allgather_push_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	return 2 * step_us(t) + b * n / rate(t, b * n * n);
+	return step_us(t) + next_step_us(t) + b * n / rate(t, b * n * n);
 }
 
 static double allgather_pull_cost(const struct coll_team *t, const struct coll_call *c)
@@ -59,17 +65,16 @@ static double allgather_pull_cost(const struct coll_team *t, const struct coll_c
 	double b = block_bytes(c), n = t->nranks;
 
 	/* Loads of lines that a peer has just written wait for it; stores do not. */
-	return 2 * step_us(t) + 1.5 * b * n / rate(t, b * n * n);
+	return step_us(t) + next_step_us(t) + 2 * b * n / rate(t, b * n * n);
 }
 
 static double allgather_scratch_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks;
-	double chunks = 1 + b / (double)t->layout.bulk_bytes;
+	double b = block_bytes(c), n = t->nranks, chunk = (double)t->layout.bulk_bytes;
 
-	double factor = b * n * n >= (double)COPY_STREAM_FROM ? 1.4 : 2;
-
-	return chunks * step_us(t) + factor * b * (n + 1) / rate(t, b * n * n);
+	/* As packets, less than one chunk; all halves together are more than the nearest cache. */
+	return (1 + b / chunk) * step_us(t) + 0.06 +
+	       (b > chunk ? 1.9 : 1.4) * b * (2 * n - 1) / rate(t, 0);
 }
 
 static double allgather_read_cost(const struct coll_team *t, const struct coll_call *c)

@@ -17,9 +17,10 @@
  *
  *   head     this rank's own words: epoch per CTA (64 bit), waiters (on a line of its own)
  *   slots    [cta][parity][source rank]: 128-byte slots, written by `source` only
- *   stage    [cta][parity][source rank]: stage_bytes each, bulk payload of packets
- *   bulk     [cta][parity]: bulk_bytes each, written by the owner, read by the peers (scratch for
+ *   stage    [cta][parity][rank]: stage_bytes each, bulk payload of packets
+ *   bulk     [cta][parity]: bulk_bytes each, written by one rank, read by the others (scratch for
  *            buffers that are not windows)
+ * Who writes which stage and bulk memory alternates: step_stage() and step_bulk().
  *
  * A step of any host algorithm is one exchange: write payload into every peer's slot (and stage),
  * then release-store the slot's flag {epoch:32, plan hash:32}; wait until one's own slots of all

@@ -71,18 +71,36 @@ static inline struct slot *step_slot(const struct step *s, int owner, int source
 	return (struct slot *)ctrl_cell(s, owner, source, s->team->layout.slots, CTRL_SLOT_BYTES);
 }
 
-static inline char *step_stage(const struct step *s, int owner, int source)
+/*
+ * Payload memory changes hands: at every other use of a half, what goes from a to b lies where
+ * otherwise b's for a does, and bulk memory is the next rank's. So who writes a line has read it
+ * the time before, and finds it in its own cache; to write again what a peer has read since costs
+ * half as much more (2 ranks, 1 KiB to 256 KiB). The order of steps allows any placement, as long
+ * as all ranks agree on it and no two write one place in one step.
+ */
+static inline int step_turn(const struct step *s)
 {
-	const struct ctrl_layout *l = &s->team->layout;
-
-	return ctrl_cell(s, owner, source, l->stage, l->stage_bytes);
+	return (int)(s->epoch >> 1 & 1);
 }
 
-static inline char *step_bulk(const struct step *s, int owner)
+/* Where the payload from `source` to `dest` lies in this step. */
+static inline char *step_stage(const struct step *s, int dest, int source)
+{
+	const struct ctrl_layout *l = &s->team->layout;
+	int turn = step_turn(s);
+
+	return ctrl_cell(s, turn ? source : dest, turn ? dest : source, l->stage, l->stage_bytes);
+}
+
+/* Where the payload that `writer` shows to all lies in this step. */
+static inline char *step_bulk(const struct step *s, int writer)
 {
 	const struct ctrl_layout *l = &s->team->layout;
 	size_t i = (size_t)s->cta * 2 + (s->epoch & 1);
+	int owner = writer + step_turn(s);
 
+	if (owner == s->team->nranks)
+		owner = 0;
 	return s->team->ctrl + (size_t)owner * s->team->stride + l->bulk + i * l->bulk_bytes;
 }
 

@@ -282,3 +282,51 @@ Test(coll_plan, copies)
 			guarded_free(&b);
 		}
 }
+
+/* ---- Where payload lies ---------------------------------------------------------------------- */
+
+/* Whatever step: all ranks agree on each place, no two write one, and in the usual course a place
+ * is written by who has read it the time before. */
+Test(coll_plan, payload_changes_hands)
+{
+	enum { N = 5, CTAS = 2 };
+	struct ctrl_layout l;
+	struct rig r;
+
+	cr_assert_eq(rig_open(&r, N, CTAS, 4096), 0);
+	l = r.layout;
+	for (uint64_t e = 2; e < 12; e++) {
+		char *seen[CTAS * N * N];
+		size_t n = 0;
+
+		for (int cta = 0; cta < CTAS; cta++)
+			for (int from = 0; from < N; from++)
+				for (int to = 0; to < N; to++) {
+					struct coll_team a, b;
+					struct step s = {.team = &a, .cta = cta, .epoch = e};
+					struct step d = {.team = &b, .cta = cta, .epoch = e};
+					struct step before = {
+						.team = &a, .cta = cta, .epoch = e - 2};
+					char *p;
+
+					rig_team(&r, from, &a);
+					rig_team(&r, to, &b);
+					p = from == to ? step_bulk(&s, from)
+						       : step_stage(&s, to, from);
+					cr_assert_eq(p, from == to ? step_bulk(&d, from)
+								   : step_stage(&d, to, from));
+					for (size_t i = 0; i < n; i++)
+						cr_assert_neq(p, seen[i]);
+					seen[n++] = p;
+					if (from != to)
+						cr_assert_eq(p, step_stage(&before, from, to));
+					else
+						cr_assert_neq(p, step_bulk(&before, from));
+					cr_assert_eq(((size_t)(p - a.ctrl) % r.stride -
+							     (from == to ? l.bulk : l.stage)) %
+							     64,
+						0);
+				}
+	}
+	rig_close(&r);
+}
