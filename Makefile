@@ -112,9 +112,9 @@ VERSION := $(shell sed -n 's/^\#define SYMCCL_\(MAJOR\|MINOR\|PATCH\) *//p' $(S)
 
 # ---- What there is ---------------------------------------------------------------------------
 
-SRC := $(wildcard $(S)src/*.c $(S)src/*/*.c $(S)src/coll/host/*.c)
+SRC := $(wildcard $(S)src/*.c $(S)src/*/*.c $(S)src/coll/*/*.c)
 objs = $(patsubst $(S)%.c,$(O)/obj/%.o,$(1))
-OBJ := $(call objs,$(wildcard $(SRC)))
+OBJ := $(call objs,$(wildcard $(SRC))) $(O)/obj/src/coll/cuda/image.o
 LIB := $(O)/lib/libsymccl
 SONAME := libsymccl.so.0
 
@@ -154,6 +154,8 @@ $(O)/obj/%.o: $(S)%.c $(O)/obj/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(FLAGS) $(INCLUDES) $(OBJ_FLAGS) -MMD -MP -c -o $@ $<
+
+include $(S)src/coll/cuda/rules.mk
 
 $(O)/obj/perf/%.o: OBJ_FLAGS := -I$(S)perf
 $(O)/obj/tests/%.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS)
@@ -202,7 +204,7 @@ $(CUDA_TESTS): private LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../fa
 $(O)/obj/tests/unit/cuda_abi_test.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS) \
 	$(addprefix -isystem ,$(wildcard $(NVCC:%/bin/nvcc=%/include)))
 # Made here, run there: nothing but the C library is taken from the other machine.
-$(GPU): $(O)/%: $(O)/obj/%.o $(LIB).a
+$(GPU): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS:-lsodium=-l:libsodium.a) -ldl -lm

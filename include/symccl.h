@@ -83,12 +83,13 @@ typedef enum {
 	symcclMax = 2,
 	symcclMin = 3,
 	symcclAvg = 4,
-	symcclNumOps = 5
+	symcclNumOps = 5, /* values from here on: symcclRedOpCreatePreMulSum() */
+	symcclMaxRedOp = 0x7fffffff
 } symcclRedOp_t;
 
 /* Where a communicator's buffers live. */
 typedef enum {
-	symcclDeviceAuto = 0, /* SYMCCL_DEVICE, else CUDA where a usable GPU is found, else host */
+	symcclDeviceAuto = 0, /* SYMCCL_DEVICE, else CUDA if the thread has a context, else host */
 	symcclDeviceHost = 1, /* CPU memory */
 	symcclDeviceCuda = 2  /* the calling thread's current CUDA device */
 } symcclDeviceType_t;
@@ -97,7 +98,9 @@ typedef struct symcclComm *symcclComm_t;
 typedef struct symcclWindow *symcclWindow_t;
 typedef struct symcclRequest *symcclRequest_t;
 
-/* A CUstream / cudaStream_t for a CUDA communicator. On the host backend NULL is the only value
+/* A CUstream / cudaStream_t for a CUDA communicator: the call is put on it and returns at once,
+ * also while it captures; NULL is the default stream. Calls on one communicator run in the order in
+ * which they are made, whatever streams they are put on. On the host backend NULL is the only value
  * and means: the calling thread does the work, and the call returns when it is done. */
 typedef struct symcclStream *symcclStream_t;
 
@@ -124,11 +127,11 @@ typedef struct {
 
 #define SYMCCL_CONFIG_MAGIC 0x53594d43u
 #define SYMCCL_UNDEF_INT INT_MIN
-#define SYMCCL_CONFIG_INITIALIZER                                                                  \
-	{                                                                                          \
-		sizeof(symcclConfig_t), SYMCCL_CONFIG_MAGIC, SYMCCL_VERSION_CODE,                  \
-			SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, NULL,                \
-			symcclDeviceAuto                                                           \
+#define SYMCCL_CONFIG_INITIALIZER \
+	{ \
+		sizeof(symcclConfig_t), SYMCCL_CONFIG_MAGIC, SYMCCL_VERSION_CODE, \
+			SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, NULL, \
+			symcclDeviceAuto \
 	}
 
 /* ---- Library ---------------------------------------------------------------------------- */
@@ -278,6 +281,34 @@ SYMCCL_API symcclResult_t symcclWinGetSize(
  * that overflows; symcclInvalidUsage when ranks do not make the same call (named). */
 SYMCCL_API symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
 	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream);
+
+/* Reduce element by element over all ranks, the result on every rank, the same bits on every rank
+ * and for any algorithm, size, alignment and memory (docs/semantics.md). In place when sendbuff ==
+ * recvbuff. Any alignment; the buffers may be windows, parts of windows, or plain memory; otherwise
+ * they must not overlap. Collective.
+ * Return: as symcclAllGather; symcclInvalidArgument for an op that is none. */
+SYMCCL_API symcclResult_t symcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream);
+
+/* Reduce element by element over all ranks; rank r gets elements [r * recvcount, (r + 1) *
+ * recvcount) of the result, with the bits that symcclAllReduce gives. In place when recvbuff ==
+ * sendbuff + rank * recvcount elements. Otherwise as symcclAllReduce. Collective. */
+SYMCCL_API symcclResult_t symcclReduceScatter(const void *sendbuff, void *recvbuff,
+	size_t recvcount, symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm,
+	symcclStream_t stream);
+
+typedef enum {
+	symcclScalarDevice = 0,       /* the scalar is read when the collective runs */
+	symcclScalarHostImmediate = 1 /* the scalar is read by this call */
+} symcclScalarResidence_t;
+
+/* An op that multiplies this rank's input by *scalar (one element of datatype) and then sums; ranks
+ * may use different scalars. For calls of that datatype on that communicator. Local. Return:
+ * symcclInvalidUsage for symcclScalarDevice on the host backend. */
+SYMCCL_API symcclResult_t symcclRedOpCreatePreMulSum(symcclRedOp_t *op, void *scalar,
+	symcclDataType_t datatype, symcclScalarResidence_t residence, symcclComm_t comm);
+/* Give it back; not while a call that uses it is queued in a group. Local. */
+SYMCCL_API symcclResult_t symcclRedOpDestroy(symcclRedOp_t op, symcclComm_t comm);
 
 /* Return (or complete on the stream) when every rank has entered. Collective. */
 SYMCCL_API symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream);

@@ -3,47 +3,79 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "hub.h"
+#include "comm_gpu.h"
 #include "log.h"
 #include "util.h"
 
-/* Control blocks mapped, team filled. All ranks come here in the same order among their
- * registrations, so either all post an empty set or none does. */
-static symcclResult_t make_ready(symcclComm_t comm)
+/* All ranks come here in the same order among their registrations, so either all post an empty set
+ * or none does. */
+symcclResult_t comm_ready_begin(symcclComm_t comm)
 {
-	struct hub *h = comm->hub;
-	struct reg_set *last;
-	const struct window *ctrl;
 	symcclResult_t e;
 
+	if (comm->ready || comm->readying != NULL)
+		return symcclSuccess;
 	/* One more set behind all that this rank has posted: when it is done, so are they. */
-	last = comm_set_new(0);
-	if (last == NULL)
+	comm->readying = comm_set_new(0);
+	if (comm->readying == NULL)
 		return symcclSystemError;
-	e = comm_set_post(comm, last);
-	if (e == symcclSuccess)
-		e = comm_set_wait(comm, last);
-	free(last);
-	TRY(e);
-	ctrl = h->sym.ctrl;
-	comm->team = (struct coll_team){.rank = comm->rank,
+	e = comm_set_post(comm, comm->readying);
+	if (e != symcclSuccess) {
+		free(comm->readying);
+		comm->readying = NULL;
+	}
+	return e;
+}
+
+/* What planning needs: sizes and constants; the control blocks may still be missing. */
+static void team_fill(symcclComm_t comm, struct coll_team *t)
+{
+	struct hub *h = comm->hub;
+
+	*t = (struct coll_team){.rank = comm->rank,
 		.nranks = comm->nranks,
 		.nctas = h->nctas,
-		.ctrl = ctrl->base + ctrl->off[0],
-		.stride = ctrl->stride,
 		.layout = h->layout,
 		.wait = h->wait,
 		.tuning = h->tuning,
+		.gpu = h->gpu ? hub_gpu_team(h) : NULL,
 		.pid = h->pid,
 		.readable = h->readable,
 		.oversubscribed = h->oversubscribed};
+}
+
+symcclResult_t comm_ready_finish(symcclComm_t comm)
+{
+	const struct window *ctrl;
+	symcclResult_t e;
+
+	if (comm->ready)
+		return symcclSuccess;
+	e = comm_set_wait(comm, comm->readying);
+	free(comm->readying);
+	comm->readying = NULL;
+	TRY(e);
+	team_fill(comm, &comm->team);
+	ctrl = comm->hub->sym.ctrl;
+	comm->team.ctrl = ctrl->base + ctrl->off[0];
+	comm->team.stride = ctrl->stride;
+	if (comm->hub->gpu != NULL) {
+		e = comm_gpu_open(comm);
+		if (e != symcclSuccess) {
+			comm_gpu_close(comm);
+			return e;
+		}
+	}
 	comm->ready = 1;
 	return symcclSuccess;
 }
 
 symcclResult_t comm_ready(symcclComm_t comm)
 {
-	return __builtin_expect(comm->ready, 1) ? symcclSuccess : make_ready(comm);
+	if (__builtin_expect(comm->ready, 1))
+		return symcclSuccess;
+	TRY(comm_ready_begin(comm));
+	return comm_ready_finish(comm);
 }
 
 /* Bytes of the send and the receive buffer. */
@@ -76,6 +108,11 @@ static void find_buf(symcclComm_t comm, struct coll_buf *b, size_t bytes)
 	b->peers = w->w->base + at + (w->w->symmetric ? w->w->off[0] : 0);
 }
 
+static const char *plan_name(const struct coll_plan *p)
+{
+	return p->algo ? p->algo->name : "scratch";
+}
+
 /* The same arguments again take the same plan, as long as no window came or went. */
 static symcclResult_t plan_call(
 	symcclComm_t comm, const struct coll_call *c, struct plan_memo **out)
@@ -96,8 +133,12 @@ static symcclResult_t plan_call(
 	call_bytes(c, comm->nranks, &send, &recv);
 	find_buf(comm, &m->call.send, send);
 	find_buf(comm, &m->call.recv, recv);
+	if (comm->gpu != NULL && send > 0) {
+		TRY(comm_gpu_check_buffer(comm, "sendbuff", c->send.ptr));
+		TRY(comm_gpu_check_buffer(comm, "recvbuff", c->recv.ptr));
+	}
 	TRY(coll_plan(&comm->team, &m->call, &m->plan));
-	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, m->plan.algo->name,
+	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, plan_name(&m->plan),
 		c->count, m->plan.nctas);
 	m->gen = comm->wins_gen + 1;
 	return symcclSuccess;
@@ -115,7 +156,7 @@ static symcclResult_t run_failed(symcclComm_t comm, symcclResult_t e)
 	return hub_status(comm->hub);
 }
 
-symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call)
+symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call, symcclStream_t stream)
 {
 	struct plan_memo *m;
 	symcclResult_t e;
@@ -128,7 +169,8 @@ symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call)
 	if (e == symcclSuccess)
 		e = plan_call(comm, call, &m);
 	if (e == symcclSuccess) {
-		e = coll_run_host(&comm->team, &m->call, &m->plan);
+		e = comm->gpu ? comm_gpu_run(comm, &m->call, &m->plan, stream)
+			      : coll_run_host(&comm->team, &m->call, &m->plan);
 		if (__builtin_expect(e != symcclSuccess, 0))
 			e = run_failed(comm, e);
 	}
@@ -140,12 +182,12 @@ symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call)
 static symcclResult_t enter(symcclComm_t comm, symcclStream_t stream, const struct coll_call *call)
 {
 	TRY(comm_check_handle(comm));
-	if (stream != NULL)
+	if (stream != NULL && comm->hub->gpu == NULL)
 		return comm_error(comm,
 			fail(symcclInvalidArgument,
 				"stream is %p: a host communicator takes NULL, the calling thread",
 				(void *)stream));
-	return group_open() ? group_add_call(comm, call) : comm_run(comm, call);
+	return group_open() ? group_add_call(comm, call, stream) : comm_run(comm, call, stream);
 }
 
 symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
@@ -157,6 +199,118 @@ symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t send
 		.count = sendcount,
 		.type = datatype};
 
+	return enter(comm, stream, &c);
+}
+
+/* ---- Reduction operators ------------------------------------------------------------------------
+ */
+
+static struct redop *redop_find(symcclComm_t comm, symcclRedOp_t op)
+{
+	int i = (int)op - symcclNumOps;
+
+	return i >= 0 && i < comm->nredops && comm->redops[i].used ? &comm->redops[i] : NULL;
+}
+
+/* Write op into the call: built in as it is, created ones as a sum with a factor. */
+static symcclResult_t redop_resolve(symcclComm_t comm, symcclRedOp_t op, struct coll_call *c)
+{
+	const struct redop *r;
+
+	c->op = op;
+	if ((unsigned)op < symcclNumOps)
+		return symcclSuccess;
+	r = redop_find(comm, op);
+	if (r == NULL)
+		return fail(symcclInvalidArgument,
+			"op is %d: no symcclRedOp_t, and none that symcclRedOpCreatePreMulSum made "
+			"on this "
+			"communicator",
+			(int)op);
+	if (r->type != c->type)
+		return fail(symcclInvalidArgument,
+			"op %d was created for datatype %d, the call has datatype %d", (int)op,
+			(int)r->type, (int)c->type);
+	c->op = symcclSum;
+	c->has_factor = 1;
+	c->factor = r->factor;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclRedOpCreatePreMulSum(symcclRedOp_t *op, void *scalar,
+	symcclDataType_t datatype, symcclScalarResidence_t residence, symcclComm_t comm)
+{
+	int i = 0;
+
+	TRY(comm_check_handle(comm));
+	if (op == NULL || scalar == NULL)
+		return comm_error(comm,
+			fail(symcclInvalidArgument, "%s is NULL", op == NULL ? "op" : "scalar"));
+	if (coll_type_size(datatype) == 0)
+		return comm_error(
+			comm, fail(symcclInvalidArgument, "datatype is %d, not a symcclDataType_t",
+				      (int)datatype));
+	if (residence != symcclScalarHostImmediate)
+		return comm_error(comm, fail(symcclInvalidUsage,
+						"residence is %d: a host communicator takes "
+						"symcclScalarHostImmediate",
+						(int)residence));
+	while (i < comm->nredops && comm->redops[i].used)
+		i++;
+	if (i == comm->nredops) {
+		struct redop *p = realloc(comm->redops, (size_t)(i + 8) * sizeof(*p));
+
+		if (p == NULL)
+			return comm_error(comm, fail(symcclSystemError, "out of memory for an op"));
+		memset(p + i, 0, 8 * sizeof(*p));
+		comm->redops = p;
+		comm->nredops = i + 8;
+	}
+	comm->redops[i] = (struct redop){.used = 1, .type = datatype};
+	memcpy(&comm->redops[i].factor, scalar, coll_type_size(datatype));
+	*op = (symcclRedOp_t)(symcclNumOps + i);
+	return symcclSuccess;
+}
+
+symcclResult_t symcclRedOpDestroy(symcclRedOp_t op, symcclComm_t comm)
+{
+	struct redop *r;
+
+	TRY(comm_check_handle(comm));
+	r = redop_find(comm, op);
+	if (r == NULL)
+		return comm_error(
+			comm, fail(symcclInvalidArgument, "op is %d: not made on this communicator",
+				      (int)op));
+	r->used = 0;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
+{
+	struct coll_call c = {.func = symcclFuncAllReduce,
+		.send.ptr = (void *)sendbuff,
+		.recv.ptr = recvbuff,
+		.count = count,
+		.type = datatype};
+
+	TRY(comm_check_handle(comm));
+	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
+	return enter(comm, stream, &c);
+}
+
+symcclResult_t symcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
+{
+	struct coll_call c = {.func = symcclFuncReduceScatter,
+		.send.ptr = (void *)sendbuff,
+		.recv.ptr = recvbuff,
+		.count = recvcount,
+		.type = datatype};
+
+	TRY(comm_check_handle(comm));
+	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
 	return enter(comm, stream, &c);
 }
 
@@ -175,37 +329,27 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 		.send.ptr = (void *)sendbuff,
 		.recv.ptr = (void *)recvbuff,
 		.count = count,
-		.type = datatype,
-		.op = op};
+		.type = datatype};
 	struct coll_team t;
 	struct coll_plan p;
 	size_t send, recv;
-	struct hub *h;
 
 	TRY(comm_check(comm));
 	if (plan == NULL)
 		return comm_error(comm, fail(symcclInvalidArgument, "plan is NULL"));
+	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
 	TRY(comm_error(comm, coll_check(&c, comm->nranks)));
-	/* Planning needs sizes and constants only, so the control blocks may still be missing. */
-	h = comm->hub;
-	t = (struct coll_team){.rank = comm->rank,
-		.nranks = comm->nranks,
-		.nctas = h->nctas,
-		.layout = h->layout,
-		.wait = h->wait,
-		.tuning = h->tuning,
-		.pid = h->pid,
-		.readable = h->readable,
-		.oversubscribed = h->oversubscribed};
+	team_fill(comm, &t);
 	call_bytes(&c, comm->nranks, &send, &recv);
 	comm_windows_recheck(comm);
 	find_buf(comm, &c.send, send);
 	find_buf(comm, &c.recv, recv);
 	TRY(comm_error(comm, coll_plan(&t, &c, &p)));
 	memset(plan, 0, sizeof(*plan));
-	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", p.algo->name);
+	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", plan_name(&p));
 	plan->nCTAs = p.nctas;
-	plan->usesWindows = (p.algo->needs & (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)) != 0;
+	plan->usesWindows =
+		p.algo && (p.algo->needs & (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)) != 0;
 	plan->timeUs = p.cost_us;
 	return symcclSuccess;
 }

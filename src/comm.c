@@ -6,6 +6,7 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "comm_gpu.h"
 #include "exec.h"
 #include "hub.h"
 #include "log.h"
@@ -104,6 +105,7 @@ symcclResult_t comm_join_begin(struct join_task *t)
 	c->rank = t->rank;
 	c->nranks = t->nranks;
 	c->config = (uint32_t)mem->type;
+	c->device = mem->device();
 	c->min_ctas = t->config.minCTAs;
 	c->max_ctas = t->config.maxCTAs;
 	memcpy(c->name, t->name, sizeof(c->name));
@@ -167,6 +169,8 @@ symcclResult_t symcclCommInitRank(symcclComm_t *comm, int nranks, symcclUniqueId
 void comm_free(symcclComm_t c)
 {
 	comm_windows_free(c);
+	free(c->redops);
+	free(c->readying);
 	pthread_cond_destroy(&c->cond);
 	c->magic = 0;
 	free(c);
@@ -176,8 +180,9 @@ static void comm_leave(symcclComm_t comm)
 {
 	exec_free(comm->exec);
 	comm->exec = NULL;
-	if (comm->ready && hub_status(comm->hub) == symcclSuccess)
+	if (comm->ready && comm->gpu == NULL && hub_status(comm->hub) == symcclSuccess)
 		coll_goodbye(&comm->team);
+	comm_gpu_close(comm);
 	/* Its memory may live on with the other local ranks' until they leave, too. */
 	comm->magic = 0;
 	hub_leave(comm);
@@ -264,7 +269,7 @@ symcclResult_t symcclCommCuDevice(symcclComm_t comm, int *device)
 	TRY(comm_check_handle(comm));
 	if (device == NULL)
 		return fail(symcclInvalidArgument, "device is NULL");
-	*device = -1;
+	*device = comm->device;
 	return symcclSuccess;
 }
 

@@ -12,6 +12,7 @@
 
 struct hub;
 struct exec;
+struct comm_gpu;
 
 /* A handle that the user holds: one rank's view of a window. */
 struct symcclWindow {
@@ -21,6 +22,13 @@ struct symcclWindow {
 	size_t size;
 	const char *reach; /* furthest end of the windows up to this one in comm->wins */
 	int stale;         /* its memory was freed: what lies there now is something else */
+};
+
+/* A pre-multiplied sum. */
+struct redop {
+	int used;
+	symcclDataType_t type;
+	uint64_t factor;
 };
 
 /* A call and what was decided for it. */
@@ -38,6 +46,7 @@ struct symcclComm {
 	uint32_t config; /* what all ranks must agree on */
 	char name[64];
 	struct hub *hub;
+	int device;             /* GPU, as this process counts; -1 on the host */
 	cpu_set_t cpus;         /* of the thread that joined */
 	int min_ctas, max_ctas; /* of the config, SYMCCL_UNDEF_INT: not set */
 	int joined;             /* told to the rendezvous */
@@ -51,8 +60,9 @@ struct symcclComm {
 	struct failure last;
 
 	/* The rank's own thread. */
-	int busy;  /* atomic: a collective runs, for abort */
-	int held;  /* atomic: other calls in progress that wait, for abort */
+	int busy; /* atomic: a collective runs, for abort */
+	int held; /* atomic: other calls in progress that wait, for abort */
+	struct comm_gpu *gpu;
 	int ready; /* team is filled */
 	struct coll_team team;
 	struct symcclWindow **wins; /* ascending by user address */
@@ -61,6 +71,9 @@ struct symcclComm {
 	unsigned wins_gen;              /* bumped whenever the table changes */
 	struct symcclRequest *requests; /* not waited for yet */
 	struct plan_memo memo[PLAN_MEMOS];
+	struct reg_set *readying; /* between comm_ready_begin and comm_ready_finish */
+	struct redop *redops;     /* pre-multiplied sums: op symcclNumOps + i */
+	int nredops;
 	struct exec *exec; /* made when a group needs it */
 };
 
@@ -76,6 +89,9 @@ void comm_release(symcclComm_t comm);
 symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code);
 /* Make sure that the control blocks are mapped and comm->team is filled. */
 symcclResult_t comm_ready(symcclComm_t comm);
+/* The same in two halves, for several ranks of one thread: begin posts, finish waits. */
+symcclResult_t comm_ready_begin(symcclComm_t comm);
+symcclResult_t comm_ready_finish(symcclComm_t comm);
 
 /* Make and run sets of registrations (comm_window.c). */
 struct reg_set *comm_set_new(int nreq);
@@ -112,8 +128,8 @@ struct join_task {
 symcclResult_t comm_join_begin(struct join_task *t);
 symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm);
 
-/* Run one collective now, in the calling thread (collective.c). */
-symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call);
+/* Run one collective now, in the calling thread, or put it on the stream (collective.c). */
+symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call, symcclStream_t stream);
 
 /* Groups (group.c). Nonzero inside one; then calls queue a task instead of running. */
 int group_open(void);
@@ -123,7 +139,8 @@ int group_holds(symcclComm_t comm);
 void group_drop(symcclComm_t comm);
 symcclResult_t group_add_join(const struct join_task *t);
 symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t);
-symcclResult_t group_add_call(symcclComm_t comm, const struct coll_call *call);
+symcclResult_t group_add_call(
+	symcclComm_t comm, const struct coll_call *call, symcclStream_t stream);
 
 /* Called by the hub, when the last local rank has left. */
 void comm_free(symcclComm_t comm);

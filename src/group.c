@@ -18,7 +18,10 @@ struct task {
 	union {
 		struct join_task join;
 		struct win_task win;
-		struct coll_call call;
+		struct {
+			struct coll_call call;
+			symcclStream_t stream;
+		};
 	};
 };
 
@@ -89,9 +92,10 @@ symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t)
 	return comm_error(comm, group_add(&k));
 }
 
-symcclResult_t group_add_call(symcclComm_t comm, const struct coll_call *call)
+symcclResult_t group_add_call(
+	symcclComm_t comm, const struct coll_call *call, symcclStream_t stream)
 {
-	struct task k = {.kind = TASK_CALL, .comm = comm, .call = *call};
+	struct task k = {.kind = TASK_CALL, .comm = comm, .call = *call, .stream = stream};
 
 	/* What is wrong by itself is said here, not at the end. */
 	TRY(comm_error(comm, coll_check(call, comm->nranks)));
@@ -185,14 +189,31 @@ static symcclResult_t run_member(void *arg)
 
 	for (int j = 0; j < m->ntasks; j++)
 		if (m->tasks[j].kind == TASK_CALL && m->tasks[j].comm == m->comm)
-			TRY(comm_run(m->comm, &m->tasks[j].call));
+			TRY(comm_run(m->comm, &m->tasks[j].call, m->tasks[j].stream));
 	return symcclSuccess;
+}
+
+/* Calls on GPUs only launch, so one thread does them all; but the first of each waits for the
+ * others of its process to be ready. */
+static symcclResult_t run_launches(struct member *m, int n, char *text)
+{
+	symcclResult_t first = symcclSuccess;
+
+	for (int i = 0; i < n && first == symcclSuccess; i++)
+		if (m[i].ncalls > 0 && m[i].comm->hub->gpu != NULL)
+			keep(&first, text, comm_ready_begin(m[i].comm));
+	for (int i = 0; i < n && first == symcclSuccess; i++)
+		if (m[i].ncalls > 0 && m[i].comm->hub->gpu != NULL) {
+			keep(&first, text, run_member(&m[i]));
+			m[i].ncalls = 0;
+		}
+	return first;
 }
 
 /* The last communicator runs in the calling thread, the others on their own. */
 static symcclResult_t run_calls(struct member *m, int n, char *text)
 {
-	symcclResult_t first = symcclSuccess;
+	symcclResult_t first = run_launches(m, n, text);
 	int own = -1;
 
 	for (int i = 0; i < n; i++)

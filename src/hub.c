@@ -8,12 +8,14 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "comm_gpu.h"
 #include "hub.h"
 #include "log.h"
 #include "params.h"
 #include "util.h"
 
 #define WORKER_STACK (512u << 10)
+#define GPU_LOOK_MS 100
 #define BATCH_MAX 256 /* sets of a rank */
 #define CLAIM_MS 50   /* for who writes the board's reason */
 
@@ -117,6 +119,8 @@ static void hub_fail_locked(struct hub *h, const struct failure *why)
 	if (!board_read(h->board, &h->why))
 		h->why = *why;
 	__atomic_store_n(&h->state, HUB_FAILED, __ATOMIC_RELEASE);
+	if (h->gpu_abort != NULL)
+		__atomic_store_n(h->gpu_abort, 1, __ATOMIC_RELEASE);
 	log_info(LOG_INIT, "communicator failed: %s", h->why.text);
 	pthread_cond_broadcast(&h->cond);
 	hub_wake(h);
@@ -393,6 +397,14 @@ static void rest(struct hub *h, uint64_t deadline)
 	}
 	if (deadline != 0)
 		ms = (int)MIN((deadline - now) / 1000000u + 1, 1000000u);
+	/* Kernels that give up leave a record, and cannot wake anybody. */
+	if (h->gpu != NULL) {
+		if (hub_gpu_check(h, &why)) {
+			hub_fail_locked(h, &why);
+			return;
+		}
+		ms = ms < 0 ? GPU_LOOK_MS : MIN(ms, GPU_LOOK_MS);
+	}
 	pthread_mutex_unlock(&h->lock);
 	e = boot_idle(h->boot, h->wake, ms);
 	if (e != symcclSuccess && e != symcclInProgress && e != symcclTimeout)
@@ -447,6 +459,7 @@ static void *worker(void *arg)
 static void hub_free(struct hub *h)
 {
 	sym_fini(&h->sym);
+	hub_gpu_close(h);
 	boot_close(h->boot);
 	if (h->board != NULL)
 		munmap(h->board, h->board_size);
@@ -462,6 +475,7 @@ static void hub_free(struct hub *h)
 	free(h->pid);
 	free(h->local);
 	free(h->local_rank);
+	free(h->local_device);
 	free(h);
 }
 

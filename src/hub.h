@@ -26,6 +26,8 @@ struct board {
 
 enum hub_state { HUB_JOINING, HUB_READY, HUB_FAILED };
 
+struct hub_gpu;
+
 struct hub {
 	struct hub *next; /* all hubs of the process */
 	symcclUniqueId id;
@@ -37,7 +39,7 @@ struct hub {
 	struct failure why;  /* when failed */
 	int nlocal, nleft, local_room;
 	struct symcclComm **local; /* ascending by rank once ready */
-	int *local_rank;
+	int *local_rank, *local_device;
 	int sealed; /* all ranks have come */
 	int closing;
 	int wake;   /* eventfd: something for the worker */
@@ -50,6 +52,8 @@ struct hub {
 	struct coll_tuning tuning;
 	struct coll_wait wait;
 	int oversubscribed;
+	struct hub_gpu *gpu; /* NULL on the host backend (comm_gpu.c) */
+	uint32_t *gpu_abort; /* the abort word that this process's kernels see, or NULL */
 	int readable;
 	uint64_t probe; /* read by the other processes to see whether they can */
 	int32_t *pid;   /* for coll_team */

@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "comm_gpu.h"
 #include "device/port.h"
-#include "hub.h"
 #include "log.h"
 #include "params.h"
 #include "util.h"
@@ -121,6 +121,33 @@ static symcclResult_t hear_hellos(struct hub *h, const void **all, const size_t 
 	return symcclSuccess;
 }
 
+static symcclResult_t agree_gpus(struct hub *h, uint64_t deadline)
+{
+	struct gpu_hello *ranks = calloc((size_t)h->nranks, sizeof(*ranks));
+	const void **all;
+	const size_t *len;
+	symcclResult_t e;
+
+	if (ranks == NULL)
+		return fail(symcclSystemError, "out of memory for a communicator");
+	e = hub_gpu_open(h);
+	for (int l = 0; e == symcclSuccess && l < h->nlocal; l++)
+		hub_gpu_say(h, l, &ranks[l]);
+	if (e == symcclSuccess)
+		e = boot_allgather(
+			h->boot, ranks, (size_t)h->nlocal * sizeof(*ranks), &all, &len, deadline);
+	for (int p = 0; e == symcclSuccess && p < h->boot->nprocs; p++)
+		for (int i = 0;
+			i < h->boot->procs[p].nranks && len[p] >= (size_t)(i + 1) * sizeof(*ranks);
+			i++)
+			memcpy(&ranks[h->boot->procs[p].ranks[i]],
+				(const struct gpu_hello *)all[p] + i, sizeof(*ranks));
+	if (e == symcclSuccess)
+		e = hub_gpu_hear(h, ranks);
+	free(ranks);
+	return e;
+}
+
 /* All or none, so that all ranks plan alike. */
 static symcclResult_t agree_readable(struct hub *h, uint64_t deadline)
 {
@@ -222,10 +249,13 @@ symcclResult_t hub_agree(struct hub *h, uint64_t deadline)
 	qsort(h->local, (size_t)h->nlocal, sizeof(*h->local), rank_cmp);
 	pthread_mutex_unlock(&h->lock);
 	h->local_rank = calloc((size_t)h->nlocal, sizeof(*h->local_rank));
-	if (h->local_rank == NULL)
+	h->local_device = calloc((size_t)h->nlocal, sizeof(*h->local_device));
+	if (h->local_rank == NULL || h->local_device == NULL)
 		return fail(symcclSystemError, "out of memory for a communicator");
-	for (int i = 0; i < h->nlocal; i++)
+	for (int i = 0; i < h->nlocal; i++) {
 		h->local_rank[i] = h->local[i]->rank;
+		h->local_device[i] = h->local[i]->device;
+	}
 	if (h->boot->nnodes > 1)
 		return fail(symcclInvalidUsage,
 			"the ranks are on %d nodes (rank 0 on %s, rank %d on %s): several nodes "
@@ -235,6 +265,8 @@ symcclResult_t hub_agree(struct hub *h, uint64_t deadline)
 			h->boot->procs[h->boot->nprocs - 1].ranks[0],
 			h->boot->procs[h->boot->nprocs - 1].host);
 	say_hello(h, &me);
+	if (h->mem->type == symcclDeviceCuda)
+		TRY(agree_gpus(h, deadline));
 	TRY(boot_allgather(h->boot, &me, sizeof(me), &all, &len, deadline));
 	TRY(hear_hellos(h, all, len));
 	TRY(agree_readable(h, deadline));
@@ -245,6 +277,9 @@ symcclResult_t hub_agree(struct hub *h, uint64_t deadline)
 	h->wait.spins = p->spin_us >= 0 ? (uint32_t)p->spin_us * pauses_per_us()
 					: (h->oversubscribed ? 50 : 50 * pauses_per_us());
 	h->wait.yields = 16;
-	return sym_init(&h->sym, h->boot, h->mem, h->nlocal, h->local_rank, h->stride,
-		h->layout.size, &h->board->abort);
+	TRY(sym_init(&h->sym, h->boot, h->mem, h->nlocal, h->local_rank, h->stride,
+		h->gpu ? hub_gpu_ctrl_bytes(h) : h->layout.size, &h->board->abort));
+	if (h->gpu != NULL)
+		h->sym.device = h->local_device;
+	return symcclSuccess;
 }

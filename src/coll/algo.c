@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include "coll/cuda/rows.h"
 #include "coll/host/copy.h"
 #include "coll/host/host.h"
 #include "device/slot.h"
@@ -85,6 +86,35 @@ static double allgather_read_cost(const struct coll_team *t, const struct coll_c
 	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
 }
 
+static double allreduce_packet_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return step_us(t) +
+	       (b > CTRL_SLOT_INLINE ? 0.1 + 1.8 * b * (2 * n - 1) / rate(t, 0) : 0.02);
+}
+
+static double allreduce_twostep_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return 2 * step_us(t) + 0.2 + 3 * b * 4 * (n - 1) / n / rate(t, 0);
+}
+
+static double allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return 2 * step_us(t) + 0.05 + 2 * b / rate(t, b * n / 16);
+}
+
+static double allreduce_scratch_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks, chunks = 1 + b / (double)t->layout.bulk_bytes;
+
+	return 2 * chunks * step_us(t) + 0.3 + 1.6 * b * (1 + 6 * (n - 1) / n) / rate(t, 0);
+}
+
 /* ---- The table ------------------------------------------------------------------------------ */
 
 static size_t any_size(const struct coll_team *t)
@@ -98,19 +128,45 @@ static size_t stage_size(const struct coll_team *t)
 	return MAX(t->layout.stage_bytes, CTRL_SLOT_INLINE);
 }
 
+/* A slice is rounded up to whole lines. */
+static size_t twostep_size(const struct coll_team *t)
+{
+	return (t->layout.stage_bytes - 64) * (size_t)t->nranks;
+}
+
+#define HOST(func, name, needs, most, cost, kernel) \
+	{ \
+		func, name, needs, most, cost, 0, kernel \
+	}
+#define GPU(func, name, needs, most, cost, kernel) \
+	{ \
+		func, name, needs, most, cost, GPU_ROW(kernel), NULL \
+	}
+#define BOTH_WINDOWS (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)
+
+/* clang-format off */
 static const struct coll_algo table[] = {
-	{symcclFuncBarrier, "barrier/flags", 0, any_size, barrier_cost, barrier_flags},
-	{symcclFuncAllGather, "allgather/packet", 0, stage_size, allgather_packet_cost,
-		allgather_packet},
-	{symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size,
-		allgather_push_cost, allgather_push},
-	{symcclFuncAllGather, "allgather/pull", COLL_NEED_SEND_WINDOW, any_size,
-		allgather_pull_cost, allgather_pull},
-	{symcclFuncAllGather, "allgather/scratch", 0, any_size, allgather_scratch_cost,
-		allgather_scratch},
-	{symcclFuncAllGather, "allgather/read", COLL_NEED_READABLE, any_size, allgather_read_cost,
-		allgather_read},
+	HOST(symcclFuncBarrier, "barrier/flags", 0, any_size, barrier_cost, barrier_flags),
+	HOST(symcclFuncAllGather, "allgather/packet", 0, stage_size, allgather_packet_cost, allgather_packet),
+	HOST(symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size, allgather_push_cost, allgather_push),
+	HOST(symcclFuncAllGather, "allgather/pull", COLL_NEED_SEND_WINDOW, any_size, allgather_pull_cost, allgather_pull),
+	HOST(symcclFuncAllGather, "allgather/scratch", 0, any_size, allgather_scratch_cost, allgather_scratch),
+	HOST(symcclFuncAllGather, "allgather/read", COLL_NEED_READABLE, any_size, allgather_read_cost, allgather_read),
+	HOST(symcclFuncAllReduce, "allreduce/packet", 0, stage_size, allreduce_packet_cost, allreduce_packet),
+	HOST(symcclFuncAllReduce, "allreduce/twostep", 0, twostep_size, allreduce_twostep_cost, allreduce_twostep),
+	HOST(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, allreduce_direct_cost, allreduce_direct),
+	HOST(symcclFuncAllReduce, "allreduce/scratch", 0, any_size, allreduce_scratch_cost, allreduce_scratch),
+
+	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
+	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),
+	GPU(symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_direct_cost, CUDA_ALLGATHER_DIRECT),
+	GPU(symcclFuncAllReduce, "allreduce/packet", 0, gpu_packet_most, gpu_oneshot_cost, CUDA_ALLREDUCE_ONESHOT),
+	GPU(symcclFuncAllReduce, "allreduce/twostep", 0, gpu_twostep_most, gpu_twostep_cost, CUDA_ALLREDUCE_TWOSTEP),
+	GPU(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, gpu_allreduce_direct_cost, CUDA_ALLREDUCE_DIRECT),
+	GPU(symcclFuncReduceScatter, "reducescatter/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_REDUCESCATTER_PACKET),
+	GPU(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, gpu_gather_direct_cost, CUDA_REDUCESCATTER_DIRECT),
 };
+/* clang-format on */
 
 const struct coll_algo *coll_algos(size_t *n)
 {
@@ -124,7 +180,8 @@ const struct coll_algo *coll_algos(size_t *n)
 static const char *refusal(
 	const struct coll_algo *a, const struct coll_team *t, const struct coll_call *c)
 {
-	const struct coll_buf *send = coll_in_place(t, c) ? &c->recv : &c->send;
+	const struct coll_buf *send =
+		c->func == symcclFuncAllGather && coll_in_place(t, c) ? &c->recv : &c->send;
 
 	if ((a->needs & COLL_NEED_SEND_WINDOW) && !(send->peers && send->symmetric))
 		return "the send buffer is no symmetric window";
@@ -159,12 +216,13 @@ static uint32_t mix(uint32_t h, uint64_t v)
  * where the caller promised symmetric windows, and where nobody else looks the ranks may differ. */
 static uint32_t plan_hash(const struct coll_team *t, const struct coll_call *c, size_t row)
 {
-	const struct coll_buf *send = coll_in_place(t, c) ? &c->recv : &c->send;
+	const struct coll_buf *send =
+		c->func == symcclFuncAllGather && coll_in_place(t, c) ? &c->recv : &c->send;
 	uint32_t h = mix(0x73796d63, (uint64_t)c->func << 48 | (uint64_t)row << 32 |
 					     (uint64_t)c->type << 16 | (uint64_t)c->op);
 
 	h = mix(h, c->count);
-	h = mix(h, (uint64_t)(int64_t)c->root);
+	h = mix(h, (uint64_t)(int64_t)c->root << 1 | (uint64_t)c->has_factor);
 	if (table[row].needs & COLL_NEED_SEND_WINDOW)
 		h = mix(mix(h, send->window), send->offset);
 	if (table[row].needs & COLL_NEED_RECV_WINDOW)
@@ -185,7 +243,7 @@ symcclResult_t coll_plan(
 		int forced;
 		double us;
 
-		if (a->func != c->func)
+		if (a->func != c->func || (a->gpu != 0) != (t->gpu != NULL))
 			continue;
 		forced = t->tuning.algo[0] && listed(t->tuning.algo, a->name);
 		why = refusal(a, t, c);
@@ -205,14 +263,18 @@ symcclResult_t coll_plan(
 			best_forced = forced;
 		}
 	}
-	if (best == ARRAY_LEN(table))
+	if (best == ARRAY_LEN(table) && t->gpu == NULL)
 		return fail(symcclInvalidUsage, "no algorithm can take this call");
+	if (best == ARRAY_LEN(table)) {
+		*plan = (struct coll_plan){0};
+		return symcclSuccess;
+	}
 	/* A forced row is for the calls that it can take. */
 	if (forced_why != NULL && !best_forced)
 		log_info(LOG_COLL, "SYMCCL_ALGO asks for %s, but %s: taking %s", forced_name,
 			forced_why, table[best].name);
 	plan->algo = &table[best];
-	plan->nctas = t->nctas;
+	plan->nctas = t->gpu ? gpu_ctas(t, c, (enum cuda_algo)(table[best].gpu - 1)) : t->nctas;
 	plan->cost_us = best_us;
 	plan->hash = plan_hash(t, c, best);
 	return symcclSuccess;

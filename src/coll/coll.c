@@ -65,13 +65,16 @@ symcclResult_t coll_check(const struct coll_call *c, int nranks)
 {
 	size_t size = coll_type_size(c->type), most = (size_t)1 << 47;
 
-	if (c->func != symcclFuncBarrier && c->func != symcclFuncAllGather)
+	if (c->func != symcclFuncBarrier && c->func != symcclFuncAllGather &&
+		c->func != symcclFuncAllReduce && c->func != symcclFuncReduceScatter)
 		return fail(symcclInvalidArgument, "func is %d: no such collective", (int)c->func);
 	if (c->func == symcclFuncBarrier)
 		return symcclSuccess;
 	if (size == 0)
 		return fail(symcclInvalidArgument, "datatype is %d, not a symcclDataType_t",
 			(int)c->type);
+	if (c->func != symcclFuncAllGather && (unsigned)c->op >= symcclNumOps)
+		return fail(symcclInvalidArgument, "op is %d, not a symcclRedOp_t", (int)c->op);
 	if (c->count > most / size / (size_t)nranks)
 		return fail(symcclInvalidArgument,
 			"count is %zu: %d blocks of that many elements of %zu bytes are beyond any "

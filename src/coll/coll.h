@@ -60,6 +60,14 @@ struct coll_wait {
 	uint64_t timeout_ns;   /* 0: none */
 };
 
+/* A team on GPUs. */
+struct coll_gpu {
+	size_t slots;      /* packets in one half of a control block */
+	int ctas;          /* most of one kernel: all ranks of a GPU must be resident together */
+	int ranks_per_gpu; /* most that share one */
+	int shared;        /* all ranks are on one GPU */
+};
+
 struct coll_team {
 	int rank, nranks;
 	int nctas; /* most workers of this rank */
@@ -68,9 +76,10 @@ struct coll_team {
 	struct ctrl_layout layout;
 	struct coll_wait wait;
 	struct coll_tuning tuning;
-	const int32_t *pid; /* per rank: its process, 0 when it is this one */
-	int readable;       /* every process may read every other's memory (agreed) */
-	int oversubscribed; /* more ranks on this node than CPUs they may use */
+	const struct coll_gpu *gpu; /* NULL: host memory */
+	const int32_t *pid;         /* per rank: its process, 0 when it is this one */
+	int readable;               /* every process may read every other's memory (agreed) */
+	int oversubscribed;         /* more ranks on this node than CPUs they may use */
 };
 
 /* ---- A call --------------------------------------------------------------------------------- */
@@ -94,6 +103,8 @@ struct coll_call {
 	symcclDataType_t type;
 	symcclRedOp_t op;
 	int root;
+	int has_factor;  /* a pre-multiplied sum: op is symcclSum, */
+	uint64_t factor; /* this rank's factor, the bits of an element in the low bytes */
 };
 
 static inline char *coll_peer(const struct coll_buf *b, int rank)
@@ -107,11 +118,11 @@ size_t coll_type_size(symcclDataType_t type); /* bytes; 0: no such type */
  * puts it, and `send` differs from rank to rank by that much. */
 static inline int coll_in_place(const struct coll_team *t, const struct coll_call *c)
 {
-	size_t at = 0;
+	size_t at = (size_t)t->rank * c->count * coll_type_size(c->type);
 
-	if (c->func == symcclFuncAllGather)
-		at = (size_t)t->rank * c->count * coll_type_size(c->type);
-	return c->send.ptr == (char *)c->recv.ptr + at;
+	if (c->func == symcclFuncReduceScatter)
+		return c->recv.ptr == (char *)c->send.ptr + at;
+	return c->send.ptr == (char *)c->recv.ptr + (c->func == symcclFuncAllGather ? at : 0);
 }
 
 /* ---- Algorithms ----------------------------------------------------------------------------- */
@@ -126,6 +137,7 @@ struct coll_algo {
 	size_t (*max_bytes)(const struct coll_team *t);
 	/* Estimated microseconds. */
 	double (*cost)(const struct coll_team *t, const struct coll_call *c);
+	int gpu; /* 0: a host row; else GPU_ROW() of its kernel, and host is NULL */
 	/* Run worker cta of nctas of this rank; blocks until done. symcclRemoteError when the abort
 	 * word is set (without a sentence: the caller has the reason), symcclTimeout and
 	 * symcclInvalidUsage with one. */
@@ -144,7 +156,7 @@ struct coll_plan {
 const struct coll_algo *coll_algos(size_t *n);
 
 /* Pure: the same inputs give the same plan on every rank. Forced rows win where they can take the
- * call. */
+ * call. On GPUs plan->algo is NULL for a call that must go through scratch in pieces. */
 symcclResult_t coll_plan(
 	const struct coll_team *t, const struct coll_call *c, struct coll_plan *plan);
 symcclResult_t coll_run_host(

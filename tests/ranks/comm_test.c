@@ -442,7 +442,8 @@ Test(comm, a_death_during_init_is_named)
 	run("death in init", 3, 3, 20, killed_in_init, NULL);
 }
 
-/* ---- Many ranks -------------------------------------------------------------------------------- */
+/* ---- Many ranks --------------------------------------------------------------------------------
+ */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MANY_THREADS = 96, MANY_PROCS = 16 };

@@ -5,7 +5,7 @@
 #include "coll/cuda/rows.h"
 #include "util.h"
 
-#define CTA_PACKETS CUDA_THREADS            /* a thread sends one packet a round */
+#define CTA_PACKETS CUDA_THREADS_MAX        /* a thread sends one packet a round */
 #define CTA_DIRECT_BYTES ((size_t)32 << 10) /* below this a CTA more does not pay */
 #define DIRECT_CTAS_LEAST 8
 #define PACKET_CTAS_MOST 32
@@ -90,4 +90,18 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 		return (int)MIN(MAX(n, 1), MIN(PACKET_CTAS_MOST, (size_t)t->gpu->ctas));
 	}
 	return (int)MIN(MAX(n, DIRECT_CTAS_LEAST), (size_t)t->gpu->ctas);
+}
+
+/* A CTA no larger than its packets: its barriers and its start cost by the warp. */
+int gpu_threads(
+	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas)
+{
+	size_t packs = (c->count * coll_type_size(c->type) + 7) / 8, n = (size_t)nctas;
+
+	if (algo == CUDA_ALLREDUCE_DIRECT || algo == CUDA_ALLGATHER_DIRECT ||
+		algo == CUDA_REDUCESCATTER_DIRECT)
+		return CUDA_THREADS_MAX;
+	if (algo == CUDA_BARRIER)
+		packs = (size_t)t->nranks;
+	return (int)MIN(MAX(align_up((packs + n - 1) / n, 32), 64), CUDA_THREADS_MAX);
 }

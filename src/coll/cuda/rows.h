@@ -16,7 +16,9 @@ double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
-/* CTAs that a call takes. */
+/* CTAs that a call takes, and threads of each. */
 int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo);
+int gpu_threads(
+	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas);
 
 #endif

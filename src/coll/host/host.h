@@ -3,6 +3,7 @@
 #define HOST_KERNELS_H
 
 #include "coll/coll.h"
+#include "coll/host/reduce.h"
 
 #define HOST_KERNEL(name) \
 	symcclResult_t name(const struct coll_team *t, const struct coll_call *c, uint32_t hash, \
@@ -14,6 +15,10 @@ HOST_KERNEL(allgather_push);
 HOST_KERNEL(allgather_pull);
 HOST_KERNEL(allgather_scratch);
 HOST_KERNEL(allgather_read);
+HOST_KERNEL(allreduce_packet);
+HOST_KERNEL(allreduce_twostep);
+HOST_KERNEL(allreduce_direct);
+HOST_KERNEL(allreduce_scratch);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)
@@ -23,6 +28,23 @@ static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t
 
 	*from = a < n ? a : n;
 	*len = (b < n ? b : n) - *from;
+}
+
+/* Reduce n bytes as the call says; factor is read when the call has them. */
+static inline void host_reduce(const struct coll_call *c, int nsrc, const void *const *src,
+	const uint64_t *factor, int ndst, void *const *dst, size_t n, int stream)
+{
+	struct reduction r = {.type = c->type,
+		.op = c->op,
+		.nsrc = nsrc,
+		.ndst = ndst,
+		.src = src,
+		.dst = dst,
+		.count = n / coll_type_size(c->type),
+		.factor = c->has_factor ? factor : NULL,
+		.stream = stream};
+
+	reduce(&r);
 }
 
 #endif

@@ -1,0 +1,426 @@
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "coll/cuda/launch.h"
+#include "coll/cuda/rows.h"
+#include "comm_gpu.h"
+#include "log.h"
+#include "params.h"
+#include "util.h"
+
+#define SLOTS ((size_t)1 << 18)       /* packets in a half: 4 MiB; one-shot to 1 MiB on two ranks */
+#define BULK_BYTES ((size_t)16 << 20) /* a rank's scratch for buffers that are not windows */
+#define LOOK_EVERY 256 /* turns of a waiting loop between two looks at the abort word */
+#define CTAS_MOST 64
+
+/* Kernels of each GPU that this process has used. */
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_kernels *kernels[CUDA_MAX_DEVICES];
+
+/* Host memory that kernels of all this process's ranks look at, and write. */
+struct hub_gpu {
+	struct coll_gpu team; /* what planning sees */
+	uint32_t *words;      /* pinned: line 0 the abort word, line 1 + l local rank l's record */
+	uint64_t words_dev;
+	struct dev_layout layout;
+};
+
+struct comm_gpu {
+	int device;
+	CUcontext ctx;
+	const struct cuda_kernels *kernels;
+	struct dev_team team;
+	struct dev_watch watch;
+	CUevent order; /* recorded after each call, awaited when the stream changes */
+	CUstream last;
+	int has_last;
+	char *bulk; /* rank 0's scratch as this rank sees it */
+};
+
+/* ---- Hubs ---------------------------------------------------------------------------------------
+ */
+
+static symcclResult_t kernels_of(int device, const struct cuda_kernels **out)
+{
+	symcclResult_t e = symcclSuccess;
+
+	pthread_mutex_lock(&kernels_lock);
+	if (kernels[device] == NULL) {
+		struct cuda_kernels *k = calloc(1, sizeof(*k));
+
+		e = k ? cuda_kernels_load(k) : fail(symcclSystemError, "out of memory");
+		if (e == symcclSuccess)
+			kernels[device] = k;
+		else
+			free(k);
+	}
+	*out = kernels[device];
+	pthread_mutex_unlock(&kernels_lock);
+	return e;
+}
+
+symcclResult_t hub_gpu_open(struct hub *h)
+{
+	size_t bytes = 64 * (size_t)(1 + h->nlocal);
+	const struct cuda_kernels *k;
+	struct cu_scope scope;
+	CUdeviceptr dev = 0;
+	void *words;
+	CUresult r;
+
+	/* All kernels of all GPUs before any runs: loading one later may wait for one that spins.
+	 */
+	for (int l = h->nlocal - 1; l >= 0; l--) {
+		TRY(h->mem->bind_thread(h->local[l]->device));
+		TRY(kernels_of(h->local[l]->device, &k));
+	}
+	h->gpu = calloc(1, sizeof(*h->gpu));
+	if (h->gpu == NULL)
+		return fail(symcclSystemError, "out of memory for a communicator");
+	TRY(cu_enter(&scope));
+	r = cu.MemHostAlloc(&words, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+	if (r == CUDA_SUCCESS) {
+		memset(words, 0, bytes);
+		h->gpu->words = words;
+		r = cu.MemHostGetDevicePointer(&dev, words, 0);
+	}
+	cu_leave(&scope);
+	if (r != CUDA_SUCCESS)
+		return cu_fail(r, "host memory for the abort word");
+	h->gpu->words_dev = dev;
+	h->gpu_abort = words;
+	return symcclSuccess;
+}
+
+void hub_gpu_close(struct hub *h)
+{
+	struct cu_scope scope;
+
+	if (h->gpu == NULL)
+		return;
+	if (h->gpu->words != NULL && cu_enter(&scope) == symcclSuccess) {
+		cu.MemFreeHost(h->gpu->words);
+		cu_leave(&scope);
+	}
+	free(h->gpu);
+}
+
+void hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me)
+{
+	const struct cuda_device *d = &cuda_devices()->d[h->local[local]->device];
+	CUuuid uuid;
+	int sms = 0;
+
+	memset(me, 0, sizeof(*me));
+	if (cu.DeviceGetUuid(&uuid, d->dev) == CUDA_SUCCESS)
+		memcpy(me->uuid, &uuid, sizeof(me->uuid));
+	cu.DeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->dev);
+	me->sms = sms;
+}
+
+symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
+{
+	int sms = all[0].sms, most = 0, distinct = 0;
+	struct coll_gpu *g = &h->gpu->team;
+
+	if (h->nranks > DEV_RANKS_MAX)
+		return fail(symcclInvalidUsage, "%d ranks: GPU communicators have at most %d",
+			h->nranks, DEV_RANKS_MAX);
+	for (int r = 0; r < h->nranks; r++) {
+		int same = 0, first = 1;
+
+		for (int q = 0; q < h->nranks; q++)
+			if (memcmp(all[q].uuid, all[r].uuid, sizeof(all[r].uuid)) == 0) {
+				same++;
+				first &= q >= r;
+			}
+		distinct += first;
+		most = MAX(most, same);
+		sms = MIN(sms, all[r].sms);
+	}
+	/* Kernels of all ranks of a GPU wait for each other, so all their CTAs must fit at once:
+	 * one on each multiprocessor. */
+	g->ctas = MIN(sms / most, CTAS_MOST);
+	if (g->ctas < 1)
+		return fail(symcclInvalidUsage,
+			"%d ranks share one GPU of %d multiprocessors: too many to run at once",
+			most, sms);
+	g->ranks_per_gpu = most;
+	g->shared = distinct == 1;
+	g->slots = SLOTS;
+	h->gpu->layout = dev_layout((uint32_t)h->nranks, SLOTS);
+	log_info(LOG_INIT, "%d ranks on %d GPUs, up to %d CTAs a kernel", h->nranks, distinct,
+		g->ctas);
+	return symcclSuccess;
+}
+
+static size_t bulk_offset(const struct hub *h)
+{
+	return align_up(dev_ctrl_bytes(&h->gpu->layout), (size_t)1 << 16);
+}
+
+size_t hub_gpu_ctrl_bytes(const struct hub *h)
+{
+	return bulk_offset(h) + BULK_BYTES;
+}
+
+const struct coll_gpu *hub_gpu_team(const struct hub *h)
+{
+	return &h->gpu->team;
+}
+
+int hub_gpu_check(struct hub *h, struct failure *f)
+{
+	for (int l = 0; h->gpu != NULL && l < h->nlocal; l++) {
+		const struct dev_record *r =
+			(const struct dev_record *)((char *)h->gpu->words + 64 * (l + 1));
+
+		if (__atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == 0)
+			continue;
+		f->rank = (int)r->rank;
+		if (r->code == DEV_TIMED_OUT) {
+			f->code = symcclTimeout;
+			snprintf(f->text, sizeof(f->text),
+				"rank %u's kernel waited %.3g s for rank %u (SYMCCL_OP_TIMEOUT), "
+				"which %s",
+				r->rank, (double)h->wait.timeout_ns / 1e9, r->peer,
+				r->peer_hash ? "has begun the call but not finished it"
+					     : "did not come to the same call");
+		} else {
+			f->code = symcclInvalidUsage;
+			snprintf(f->text, sizeof(f->text),
+				"rank %u makes another call than rank %u (call number %llu): all "
+				"ranks must "
+				"make the same calls in the same order, with symmetric windows at "
+				"the same "
+				"offsets",
+				r->rank, r->peer, (unsigned long long)r->epoch);
+		}
+		return 1;
+	}
+	return 0;
+}
+
+/* ---- Ranks
+ * ---------------------------------------------------------------------------------------- */
+
+symcclResult_t comm_gpu_open(symcclComm_t comm)
+{
+	struct hub *h = comm->hub;
+	struct comm_gpu *g = calloc(1, sizeof(*g));
+	const struct window *ctrl = h->sym.ctrl;
+	struct cu_scope scope;
+	CUcontext before = NULL;
+	symcclResult_t e;
+	int l = 0;
+
+	if (g == NULL)
+		return fail(symcclSystemError, "out of memory for a communicator");
+	while (h->local[l] != comm)
+		l++;
+	comm->gpu = g;
+	g->device = comm->device;
+	g->team = (struct dev_team){.ctrl = (uintptr_t)ctrl->base + ctrl->off[0],
+		.stride = ctrl->stride,
+		.layout = h->gpu->layout,
+		.rank = (uint32_t)comm->rank,
+		.nranks = (uint32_t)comm->nranks};
+	g->bulk = ctrl->base + ctrl->off[0] + bulk_offset(h);
+	g->watch = (struct dev_watch){.abort = h->gpu->words_dev,
+		.record = h->gpu->words_dev + 64 * (uint64_t)(l + 1),
+		.timeout_ns = h->wait.timeout_ns,
+		.look_every = LOOK_EVERY};
+	TRY(cu_enter(&scope));
+	cu.CtxGetCurrent(&before);
+	e = cu_bind_thread(g->device);
+	if (e == symcclSuccess && cu.CtxGetCurrent(&g->ctx) != CUDA_SUCCESS)
+		e = fail(symcclUnhandledCudaError, "no context on GPU %d", g->device);
+	if (e == symcclSuccess)
+		e = kernels_of(g->device, &g->kernels);
+	if (e == symcclSuccess) {
+		CUresult r = cu.EventCreate(&g->order, CU_EVENT_DISABLE_TIMING);
+
+		if (r != CUDA_SUCCESS)
+			e = cu_fail(r, "an event");
+	}
+	cu.CtxSetCurrent(before); /* the caller's, which may be another GPU's */
+	cu_leave(&scope);
+	return e;
+}
+
+void comm_gpu_close(symcclComm_t comm)
+{
+	struct cu_scope scope;
+
+	if (comm->gpu == NULL)
+		return;
+	if (comm->gpu->order != NULL && cu_enter(&scope) == symcclSuccess) {
+		/* What runs still uses the control block. Bounded: kernels give up with the
+		 * communicator. */
+		if (comm->gpu->has_last)
+			cu.EventSynchronize(comm->gpu->order);
+		cu.EventDestroy(comm->gpu->order);
+		cu_leave(&scope);
+	}
+	free(comm->gpu);
+	comm->gpu = NULL;
+}
+
+symcclResult_t comm_gpu_check_buffer(symcclComm_t comm, const char *name, const void *ptr)
+{
+	unsigned type = 0;
+
+	if (cu.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+		    (CUdeviceptr)(uintptr_t)ptr) == CUDA_SUCCESS)
+		return symcclSuccess;
+	return fail(symcclInvalidArgument,
+		"%s %p is not memory that GPU %d of rank %d can reach (host memory?)", name, ptr,
+		comm->device, comm->rank);
+}
+
+/* ---- Calls
+ * ---------------------------------------------------------------------------------------- */
+
+static symcclResult_t copy(void *dst, const void *src, size_t n, CUstream s)
+{
+	CUresult r = dst == src || n == 0 ? CUDA_SUCCESS
+					  : cu.MemcpyAsync((CUdeviceptr)(uintptr_t)dst,
+						    (CUdeviceptr)(uintptr_t)src, n, s);
+
+	return r == CUDA_SUCCESS ? symcclSuccess : cu_fail(r, "copying %zu bytes", n);
+}
+
+static symcclResult_t launch(
+	symcclComm_t comm, const struct coll_call *c, const struct coll_plan *plan, CUstream stream)
+{
+	struct comm_gpu *g = comm->gpu;
+	enum cuda_algo algo = (enum cuda_algo)(plan->algo->gpu - 1);
+	struct cuda_args a = {
+		.team = g->team, .watch = g->watch, .count = c->count, .factor = c->factor};
+	uint32_t mode = 0;
+	CUfunction fn = cuda_kernel_pick(g->kernels, algo, c->type,
+		c->has_factor ? (int)CUDA_OP_PREMUL : (int)c->op, (uint32_t)comm->nranks, &mode);
+
+	a.mode = mode;
+	a.watch.hash = plan->hash;
+	/* Windows through the space only, the rest by its own address. */
+	a.in = (uintptr_t)(c->send.peers ? coll_peer(&c->send, comm->rank) : (char *)c->send.ptr);
+	a.out = (uintptr_t)(c->recv.peers ? coll_peer(&c->recv, comm->rank) : (char *)c->recv.ptr);
+	if (plan->algo->needs & COLL_NEED_SEND_WINDOW) {
+		a.in = (uintptr_t)c->send.peers;
+		a.in_stride = c->send.stride;
+	}
+	if (plan->algo->needs & COLL_NEED_RECV_WINDOW) {
+		a.out = (uintptr_t)c->recv.peers;
+		a.out_stride = c->recv.stride;
+	}
+	if (c->func == symcclFuncAllGather)
+		a.count *= coll_type_size(c->type);
+	if (c->func == symcclFuncBarrier)
+		a.count = 1;
+	return cuda_kernel_launch(
+		fn, &a, plan->nctas, gpu_threads(&comm->team, c, algo, plan->nctas), 1, stream);
+}
+
+/* The scratch as a symmetric window at byte `at`. */
+static struct coll_buf scratch(symcclComm_t comm, size_t at)
+{
+	struct comm_gpu *g = comm->gpu;
+
+	return (struct coll_buf){.ptr = g->bulk + (size_t)comm->rank * g->team.stride + at,
+		.peers = g->bulk + at,
+		.stride = g->team.stride,
+		.symmetric = 1,
+		.offset = at};
+}
+
+/* One piece of a call whose buffers are no windows: in, the direct kernel on scratch, out. `at` and
+ * n are elements; block is the whole call's count. */
+static symcclResult_t run_piece(
+	symcclComm_t comm, const struct coll_call *c, size_t at, size_t n, CUstream stream)
+{
+	size_t es = coll_type_size(c->type), ranks = (size_t)comm->nranks, part = n * es;
+	struct coll_call k = *c;
+	struct coll_plan plan;
+
+	k.count = n;
+	k.send = scratch(comm, 0);
+	k.recv = c->func == symcclFuncAllReduce ? k.send : scratch(comm, BULK_BYTES / 2);
+	if (c->func == symcclFuncReduceScatter) {
+		for (size_t r = 0; r < ranks; r++)
+			TRY(copy((char *)k.send.ptr + r * part,
+				(char *)c->send.ptr + (r * c->count + at) * es, part, stream));
+	} else {
+		TRY(copy(k.send.ptr, (char *)c->send.ptr + at * es, part, stream));
+	}
+	TRY(coll_plan(&comm->team, &k, &plan));
+	TRY(launch(comm, &k, &plan, stream));
+	if (c->func != symcclFuncAllGather)
+		return copy((char *)c->recv.ptr + at * es, k.recv.ptr, part, stream);
+	for (size_t r = 0; r < ranks; r++)
+		TRY(copy((char *)c->recv.ptr + (r * c->count + at) * es,
+			(char *)k.recv.ptr + r * part, part, stream));
+	return symcclSuccess;
+}
+
+static symcclResult_t run_pieces(symcclComm_t comm, const struct coll_call *c, CUstream stream)
+{
+	size_t es = coll_type_size(c->type), room = BULK_BYTES / 2;
+	size_t most = room / (c->func == symcclFuncAllReduce ? 1 : (size_t)comm->nranks) / es;
+
+	most = most / 64 * 64;
+	for (size_t at = 0; at < c->count; at += most)
+		TRY(run_piece(comm, c, at, MIN(most, c->count - at), stream));
+	return symcclSuccess;
+}
+
+/* Calls of a communicator run in one order, whatever streams they come on. */
+static symcclResult_t order_before(struct comm_gpu *g, CUstream stream, int *capturing)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult r = cu.StreamIsCapturing(stream, &status);
+
+	if (r != CUDA_SUCCESS)
+		return cu_fail(r, "asking stream %p whether it captures", (void *)stream);
+	*capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
+	if (*capturing || !g->has_last || g->last == stream)
+		return symcclSuccess;
+	r = cu.StreamWaitEvent(stream, g->order, 0);
+	return r == CUDA_SUCCESS ? symcclSuccess : cu_fail(r, "ordering two streams");
+}
+
+symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
+	const struct coll_plan *plan, symcclStream_t stream)
+{
+	struct comm_gpu *g = comm->gpu;
+	CUstream s = (CUstream)stream;
+	CUcontext now = NULL;
+	symcclResult_t e;
+	int pushed = 0, capturing = 0;
+
+	if (c->count == 0 && c->func != symcclFuncBarrier)
+		return symcclSuccess;
+	cu.CtxGetCurrent(&now);
+	if (now != g->ctx) {
+		CUresult r = cu.CtxPushCurrent(g->ctx);
+
+		if (r != CUDA_SUCCESS)
+			return cu_fail(r, "making GPU %d current", g->device);
+		pushed = 1;
+	}
+	e = order_before(g, s, &capturing);
+	if (e == symcclSuccess)
+		e = plan->algo == NULL ? run_pieces(comm, c, s) : launch(comm, c, plan, s);
+	if (e == symcclSuccess && !capturing) {
+		CUresult r = cu.EventRecord(g->order, s);
+
+		if (r != CUDA_SUCCESS)
+			e = cu_fail(r, "an event after the call");
+		g->last = s;
+		g->has_last = 1;
+	}
+	if (pushed)
+		cu.CtxPopCurrent(&now);
+	return e;
+}
