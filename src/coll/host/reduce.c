@@ -255,20 +255,24 @@ static int is_direct(const struct work *w)
 	       !w->divisor && !r->factor;
 }
 
-/* The block's result to `out`, which may be a source, by way of the accumulator's type. */
+/* The block's result to `out`, which may be a source. */
 static void by_tree(const struct work *w, void *out)
 {
 	const struct reduction *r = w->r;
+	int as_is = w->acc == r->type;
 	block room;
-	const void *sum = tree(w, 0, r->nsrc, room);
+	void *acc = as_is ? out : room;
+	const void *sum = tree(w, 0, r->nsrc, acc);
 
 	if (w->divisor) {
-		w->isa->divide[w->acc](room, sum, w->count, w->divisor);
-		sum = room;
+		w->isa->divide[w->acc](acc, sum, w->count, w->divisor);
+		sum = acc;
 	}
+	if (as_is && (w->divisor || r->nsrc > 1))
+		return;
 	if (w->isa->round[r->type])
 		w->isa->round[r->type](out, sum, w->count);
-	else
+	else if (out != sum)
 		memcpy(out, sum, w->count * w->size);
 }
 

@@ -8,6 +8,7 @@
 #pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
+/* Vectors first, then complete unrolling: -O3 unrolls short loops first. */
 #pragma GCC optimize("O2,tree-vectorize,vect-cost-model=dynamic,peel-loops")
 #pragma GCC target("avx2,f16c")
 #endif

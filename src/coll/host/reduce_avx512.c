@@ -9,6 +9,7 @@
 	__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))), apply_to = function)
 #else
 #pragma GCC push_options
+/* Vectors first, then complete unrolling: -O3 unrolls short loops first. */
 #pragma GCC optimize("O2,tree-vectorize,vect-cost-model=dynamic,peel-loops")
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
 #endif

@@ -2,7 +2,8 @@
 #include <string.h>
 #include "coll/host/reduce_isa.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
+#ifndef __clang__
+/* Vectors first, then complete unrolling: -O3 unrolls short loops first. */
 #pragma GCC optimize("O2,tree-vectorize,vect-cost-model=dynamic,peel-loops")
 #endif
 
