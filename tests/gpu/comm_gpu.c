@@ -567,7 +567,6 @@ int main(int argc, char **argv)
 	pthread_barrierattr_t a;
 	int timed = 0, opt, rc = 0, status;
 
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while ((opt = getopt(argc, argv, "P:g:r:t")) != -1) {
 		if (opt == 'P')
@@ -581,6 +580,10 @@ int main(int argc, char **argv)
 		else
 			return 1;
 	}
+	/* Streams that wait for each other need queues of their own; a GPU has few for all
+	 * processes. */
+	if (nlocal > 1)
+		setenv("CUDA_DEVICE_MAX_CONNECTIONS", nprocs > 1 ? "8" : "32", 0);
 	nranks = nprocs * nlocal;
 	if (nranks < 1 || nranks > RANKS_MOST || nlocal > RANKS_MOST)
 		return 1;
