@@ -92,20 +92,18 @@ static symcclResult_t config_read(const symcclConfig_t *in, symcclConfig_t *out)
 
 symcclResult_t comm_join_begin(struct join_task *t)
 {
-	const struct mem_ops *mem;
 	symcclComm_t c;
 	symcclResult_t e;
 
 	t->comm = NULL;
-	TRY(mem_select(t->config.device, &mem));
 	c = calloc(1, sizeof(*c));
 	if (c == NULL)
 		return fail(symcclSystemError, "out of memory for a communicator");
 	c->magic = COMM_MAGIC;
 	c->rank = t->rank;
 	c->nranks = t->nranks;
-	c->config = (uint32_t)mem->type;
-	c->device = mem->device();
+	c->config = (uint32_t)t->mem->type;
+	c->device = t->device;
 	c->min_ctas = t->config.minCTAs;
 	c->max_ctas = t->config.maxCTAs;
 	memcpy(c->name, t->name, sizeof(c->name));
@@ -113,7 +111,7 @@ symcclResult_t comm_join_begin(struct join_task *t)
 	if (sched_getaffinity(0, sizeof(c->cpus), &c->cpus) != 0)
 		for (int i = 0; i < CPU_SETSIZE && i < sysconf(_SC_NPROCESSORS_ONLN); i++)
 			CPU_SET(i, &c->cpus);
-	e = hub_join(&t->id, c, mem);
+	e = hub_join(&t->id, c, t->mem);
 	if (e != symcclSuccess) {
 		comm_free(c);
 		return e;
@@ -151,6 +149,8 @@ symcclResult_t symcclCommInitRankConfig(
 
 	TRY(join_check(comm, nranks, &id, rank));
 	TRY(config_read(config, &t.config));
+	TRY(mem_select(t.config.device, &t.mem));
+	t.device = t.mem->device();
 	snprintf(t.name, sizeof(t.name), "%s", t.config.commName ? t.config.commName : "");
 	t.config.commName = NULL;
 	if (group_open())

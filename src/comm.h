@@ -123,7 +123,9 @@ struct join_task {
 	int nranks, rank;
 	symcclUniqueId id;
 	symcclConfig_t config;
-	char name[64]; /* config.commName, which may be gone by the end of a group */
+	char name[64];             /* config.commName, which may be gone by the end of a group */
+	const struct mem_ops *mem; /* and the GPU: as they were when the call was made */
+	int device;
 };
 symcclResult_t comm_join_begin(struct join_task *t);
 symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm);

@@ -12,7 +12,7 @@
 #define SLOTS ((size_t)1 << 18)       /* packets in a half: 4 MiB; one-shot to 1 MiB on two ranks */
 #define BULK_BYTES ((size_t)16 << 20) /* a rank's scratch for buffers that are not windows */
 #define LOOK_EVERY 256 /* turns of a waiting loop between two looks at the abort word */
-#define CTAS_MOST 64
+#define CTAS_MOST 128
 
 /* Kernels of each GPU that this process has used. */
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;

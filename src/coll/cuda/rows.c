@@ -5,10 +5,9 @@
 #include "coll/cuda/rows.h"
 #include "util.h"
 
-#define CTA_PACKETS CUDA_THREADS_MAX        /* a thread sends one packet a round */
 #define CTA_DIRECT_BYTES ((size_t)32 << 10) /* below this a CTA more does not pay */
 #define DIRECT_CTAS_LEAST 8
-#define PACKET_CTAS_MOST 32
+#define PACKET_CTAS_MOST 64
 
 static double bytes_of(const struct coll_call *c)
 {
@@ -66,10 +65,20 @@ double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call 
 	return 3.4 + 0.4 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
+/* Packets that a rank sends to each peer in one step. */
+static size_t sent_packs(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo)
+{
+	size_t packs = (c->count * coll_type_size(c->type) + 7) / 8;
+
+	if (algo == CUDA_ALLREDUCE_TWOSTEP)
+		packs = packs / (size_t)t->nranks + 1;
+	return algo == CUDA_BARRIER ? (size_t)t->nranks : packs;
+}
+
 /* The same on every rank: CTA b of one meets CTA b of the others. */
 int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo)
 {
-	size_t bytes = c->count * coll_type_size(c->type), packs = (bytes + 7) / 8, n;
+	size_t bytes = c->count * coll_type_size(c->type), n;
 	size_t ranks = (size_t)t->nranks;
 
 	switch (algo) {
@@ -82,11 +91,9 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 	case CUDA_REDUCESCATTER_DIRECT:
 		n = bytes * ranks / CTA_DIRECT_BYTES;
 		break;
-	case CUDA_ALLREDUCE_TWOSTEP:
-		n = (packs / ranks + CTA_PACKETS - 1) / CTA_PACKETS;
-		return (int)MIN(MAX(n, 1), MIN(PACKET_CTAS_MOST, (size_t)t->gpu->ctas));
 	default:
-		n = (packs + CTA_PACKETS - 1) / CTA_PACKETS;
+		/* Many small CTAs: a warp's packets leave as soon as it runs. */
+		n = (sent_packs(t, c, algo) + 31) / 32;
 		return (int)MIN(MAX(n, 1), MIN(PACKET_CTAS_MOST, (size_t)t->gpu->ctas));
 	}
 	return (int)MIN(MAX(n, DIRECT_CTAS_LEAST), (size_t)t->gpu->ctas);
@@ -96,12 +103,11 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 int gpu_threads(
 	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas)
 {
-	size_t packs = (c->count * coll_type_size(c->type) + 7) / 8, n = (size_t)nctas;
+	size_t n = (size_t)nctas, threads;
 
 	if (algo == CUDA_ALLREDUCE_DIRECT || algo == CUDA_ALLGATHER_DIRECT ||
 		algo == CUDA_REDUCESCATTER_DIRECT)
 		return CUDA_THREADS_MAX;
-	if (algo == CUDA_BARRIER)
-		packs = (size_t)t->nranks;
-	return (int)MIN(MAX(align_up((packs + n - 1) / n, 32), 64), CUDA_THREADS_MAX);
+	threads = align_up((sent_packs(t, c, algo) + n - 1) / n, 32);
+	return (int)MIN(MAX(threads, 32), CUDA_THREADS_MAX);
 }
