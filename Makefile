@@ -208,6 +208,11 @@ $(GPU): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS:-lsodium=-l:libsodium.a) -ldl -lm
+# On a machine with a GPU: everything that needs one. T=1: times, too.
+check-gpu: $(GPU) $(O)/tests/cuda_conformance
+	$(if $(NVCC),$(S)tests/gpu/kernels.sh build $(O)/tests/gpu/kernels)
+	$(S)tests/gpu/check.sh $(O) $(if $(T),-t)
+.PHONY: check-gpu
 $(O)/tests/cuda_conformance: $(CONFORMANCE_OBJ)
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
