@@ -39,13 +39,17 @@ double gpu_barrier_cost(const struct coll_team *t, const struct coll_call *c)
 /* Packets double the bytes, and every rank's go to all. */
 double gpu_oneshot_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	return 1.8 + 0.08 * t->nranks + 2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+	double factor = t->gpu->shared ? 3 : 2;
+
+	return 1.8 + 0.08 * t->nranks + factor * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
 double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c)
 {
+	double factor = t->gpu->shared ? 2.5 : 4;
+
 	return 2.4 + 0.15 * t->nranks +
-	       4 * bytes_of(c) * (t->nranks - 1) / t->nranks / peer_rate(t);
+	       factor * bytes_of(c) * (t->nranks - 1) / t->nranks / peer_rate(t);
 }
 
 double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c)
