@@ -115,6 +115,22 @@ static double allreduce_scratch_cost(const struct coll_team *t, const struct col
 	return 2 * chunks * step_us(t) + 0.3 + 1.6 * b * (1 + 6 * (n - 1) / n) / rate(t, 0);
 }
 
+static double reducescatter_packet_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks, stages = 1 + b / (double)t->layout.stage_bytes;
+
+	if (b <= CTRL_SLOT_INLINE)
+		return step_us(t) + 0.02;
+	return stages * step_us(t) + 0.1 + 1.8 * b * (2 * n - 1) / rate(t, 0);
+}
+
+static double reducescatter_direct_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return 2 * step_us(t) + 0.05 + b * (n + 1) / rate(t, b * n * n / 16);
+}
+
 /* ---- The table ------------------------------------------------------------------------------ */
 
 static size_t any_size(const struct coll_team *t)
@@ -156,6 +172,8 @@ static const struct coll_algo table[] = {
 	HOST(symcclFuncAllReduce, "allreduce/twostep", 0, twostep_size, allreduce_twostep_cost, allreduce_twostep),
 	HOST(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, allreduce_direct_cost, allreduce_direct),
 	HOST(symcclFuncAllReduce, "allreduce/scratch", 0, any_size, allreduce_scratch_cost, allreduce_scratch),
+	HOST(symcclFuncReduceScatter, "reducescatter/packet", 0, any_size, reducescatter_packet_cost, reducescatter_packet),
+	HOST(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, reducescatter_direct_cost, reducescatter_direct),
 
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),

@@ -19,6 +19,8 @@ HOST_KERNEL(allreduce_packet);
 HOST_KERNEL(allreduce_twostep);
 HOST_KERNEL(allreduce_direct);
 HOST_KERNEL(allreduce_scratch);
+HOST_KERNEL(reducescatter_packet);
+HOST_KERNEL(reducescatter_direct);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)
