@@ -1,10 +1,12 @@
 #define _GNU_SOURCE
 #include "coll_rig.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "device/slot.h"
 #include "mem.h"
+#include "oracle.h"
 #include "util.h"
 
 int rig_open(struct rig *r, int n, int nctas, size_t room)
@@ -138,6 +140,24 @@ static int verify(const struct rig *r, const struct coll_call *c, int in_place, 
 	return 0;
 }
 
+/* The plan in *plan, if it is the algorithm that was asked for. */
+static int plan_for(struct coll_team *t, const struct coll_call *c, const char *algo,
+	struct coll_plan *plan, int *ran, char *why, size_t whylen)
+{
+	symcclResult_t e;
+
+	snprintf(t->tuning.algo, sizeof(t->tuning.algo), "%s", algo);
+	e = coll_check(c, t->nranks);
+	if (e == symcclSuccess)
+		e = coll_plan(t, c, plan);
+	if (e != symcclSuccess) {
+		snprintf(why, whylen, "rank %d: no plan: %s", t->rank, error_text());
+		return 1;
+	}
+	*ran = !algo[0] || strcmp(plan->algo->name, algo) == 0;
+	return 0;
+}
+
 int rig_allgather(const struct rig *r, struct coll_team *t, const struct rig_plain *plain,
 	const struct rig_call *rc, uint64_t seed, int *ran, char *why, size_t whylen)
 {
@@ -146,19 +166,11 @@ int rig_allgather(const struct rig *r, struct coll_team *t, const struct rig_pla
 	struct coll_call c;
 	struct coll_plan plan;
 
-	*ran = 0;
 	buffers(r, t->rank, plain, rc, &c);
-	snprintf(t->tuning.algo, sizeof(t->tuning.algo), "%s", rc->algo);
-	e = coll_check(&c, r->n);
-	if (e == symcclSuccess)
-		e = coll_plan(t, &c, &plan);
-	if (e != symcclSuccess) {
-		snprintf(why, whylen, "rank %d: no plan: %s", t->rank, error_text());
+	if (plan_for(t, &c, rc->algo, &plan, ran, why, whylen))
 		return 1;
-	}
-	if (rc->algo[0] && strcmp(plan.algo->name, rc->algo) != 0)
+	if (!*ran)
 		return 0;
-	*ran = 1;
 	set_guards(c.recv.ptr, total);
 	poison(c.recv.ptr, total);
 	if (!rc->in_place)
@@ -171,6 +183,161 @@ int rig_allgather(const struct rig *r, struct coll_team *t, const struct rig_pla
 	}
 	return verify(r, &c, rc->in_place, t->rank, block, seed, why, whylen);
 }
+
+/* ---- One reduction, checked -------------------------------------------------------------------
+ */
+
+int rig_data_open(struct rig_data *d, symcclDataType_t type, int op, int n, uint64_t seed)
+{
+	size_t size = fill_type_size(type);
+	const void *src[RIG_RANKS_MAX];
+
+	*d = (struct rig_data){.type = type, .op = op, .n = n};
+	for (int q = 0; q < n; q++) {
+		uint64_t s = mix64(seed, (uint64_t)q);
+
+		d->input[q] = malloc(RIG_PERIOD * size);
+		if (d->input[q] == NULL)
+			return 1;
+		fill_type(d->input[q], RIG_PERIOD, type, s);
+		for (size_t i = s % 5; i < RIG_PERIOD; i += 5)
+			fill_bytes(d->input[q] + i * size, size, s + i);
+		fill_type(&d->factor[q], 1, type, s + 1);
+		src[q] = d->input[q];
+	}
+	d->want = malloc(RIG_PERIOD * size);
+	if (d->want == NULL)
+		return 1;
+	oracle_reduce(type, op == RIG_PREMUL ? symcclSum : (symcclRedOp_t)op, src, n,
+		op == RIG_PREMUL ? d->factor : NULL, RIG_PERIOD, d->want);
+	return 0;
+}
+
+void rig_data_close(struct rig_data *d)
+{
+	for (int q = 0; q < d->n; q++)
+		free(d->input[q]);
+	free(d->want);
+}
+
+/* Elements [first, first + count) of what is `period` for ever, copied to or compared with p.
+ * Returns the first element that differs, or count. */
+static size_t periodic(
+	void *p, const char *period, size_t size, size_t first, size_t count, int set)
+{
+	for (size_t i = 0, n; i < count; i += n) {
+		size_t at = (first + i) % RIG_PERIOD;
+		char *to = (char *)p + i * size;
+
+		n = MIN(count - i, RIG_PERIOD - at);
+		if (set)
+			memcpy(to, period + at * size, n * size);
+		else if (memcmp(to, period + at * size, n * size) != 0)
+			for (size_t k = 0; k < n; k++)
+				if (memcmp(to + k * size, period + (at + k) * size, size) != 0)
+					return i + k;
+	}
+	return count;
+}
+
+static void advance(struct coll_buf *b, size_t by)
+{
+	b->ptr = (char *)b->ptr + by;
+	b->offset += by;
+	if (b->peers != NULL)
+		b->peers += by;
+}
+
+static void reduce_buffers(const struct rig *r, int rank, const struct rig_plain *plain,
+	const struct rig_call *rc, struct coll_call *c)
+{
+	if (rc->send == RIG_PLAIN)
+		c->send.ptr = plain->send + rc->send_at;
+	else
+		rig_window(r, rank, rc->send, 1, rc->send_at, &c->send);
+	if (rc->in_place) {
+		c->recv = c->send;
+		if (rc->func == symcclFuncReduceScatter)
+			advance(&c->recv, (size_t)rank * rc->count * coll_type_size(c->type));
+	} else if (rc->recv == RIG_PLAIN) {
+		c->recv.ptr = plain->recv + rc->recv_at;
+	} else {
+		rig_window(r, rank, rc->recv, 2, rc->recv_at, &c->recv);
+	}
+}
+
+static int reduce_verify(const struct rig *r, const struct coll_call *c, int in_place, int rank,
+	const struct rig_data *d, size_t first, char *why, size_t whylen)
+{
+	int scatter = c->func == symcclFuncReduceScatter;
+	size_t size = coll_type_size(c->type), sends = c->count * (size_t)(scatter ? r->n : 1);
+	size_t mine = scatter ? (size_t)rank * c->count : 0, at;
+	char *send = c->send.ptr, *recv = c->recv.ptr;
+
+	at = periodic(recv, d->want, size, first + mine, c->count, 0);
+	if (at < c->count) {
+		uint64_t got = 0, want = 0;
+
+		memcpy(&got, recv + at * size, size);
+		memcpy(&want, d->want + (first + mine + at) % RIG_PERIOD * size, size);
+		snprintf(why, whylen, "rank %d: element %zu is %#llx, not %#llx", rank, at,
+			(unsigned long long)got, (unsigned long long)want);
+		return 1;
+	}
+	if (!guards_whole(send, sends * size) ||
+		(!in_place && !guards_whole(recv, c->count * size))) {
+		snprintf(why, whylen, "rank %d: wrote beyond a buffer", rank);
+		return 1;
+	}
+	if (!scatter && in_place)
+		return 0;
+	for (size_t p = 0; p < (size_t)(scatter ? r->n : 1); p++) {
+		size_t from = p * c->count;
+
+		if ((in_place && from == mine) || periodic(send + from * size, d->input[rank], size,
+							  first + from, c->count, 0) == c->count)
+			continue;
+		snprintf(why, whylen, "rank %d: its input has changed", rank);
+		return 1;
+	}
+	return 0;
+}
+
+int rig_reduce(const struct rig *r, struct coll_team *t, const struct rig_plain *plain,
+	const struct rig_call *rc, const struct rig_data *d, uint64_t seed, int *ran, char *why,
+	size_t whylen)
+{
+	size_t size = coll_type_size(d->type), first = seed % RIG_PERIOD;
+	size_t sends = rc->count * (size_t)(rc->func == symcclFuncReduceScatter ? r->n : 1);
+	struct coll_call c = {.func = rc->func,
+		.type = d->type,
+		.count = rc->count,
+		.op = d->op == RIG_PREMUL ? symcclSum : (symcclRedOp_t)d->op,
+		.has_factor = d->op == RIG_PREMUL,
+		.factor = d->op == RIG_PREMUL ? d->factor[t->rank] : 0};
+	struct coll_plan plan;
+	symcclResult_t e;
+
+	reduce_buffers(r, t->rank, plain, rc, &c);
+	if (plan_for(t, &c, rc->algo, &plan, ran, why, whylen))
+		return 1;
+	if (!*ran)
+		return 0;
+	set_guards(c.send.ptr, sends * size);
+	periodic(c.send.ptr, d->input[t->rank], size, first, sends, 1);
+	if (!rc->in_place) {
+		set_guards(c.recv.ptr, rc->count * size);
+		poison(c.recv.ptr, rc->count * size);
+	}
+	e = coll_run_host(t, &c, &plan);
+	if (e != symcclSuccess) {
+		snprintf(why, whylen, "rank %d: %s: %s", t->rank, error_name(e), error_text());
+		return 1;
+	}
+	return reduce_verify(r, &c, rc->in_place, t->rank, d, first, why, whylen);
+}
+
+/* ---- Many ------------------------------------------------------------------------------------ */
 
 void rig_random(const struct rig *r, uint64_t seed, size_t most, struct rig_call *c, int *barrier)
 {

@@ -43,6 +43,7 @@ struct rig_call {
 	enum rig_memory send, recv;
 	size_t send_at, recv_at; /* offsets, at least RIG_GUARD, any alignment */
 	int in_place;
+	symcclFunc_t func; /* of a reduction */
 };
 #define RIG_GUARD 64
 
@@ -55,6 +56,32 @@ struct rig_plain {
  * a sentence in why. *ran is 0 when the algorithm does not take such a call. */
 int rig_allgather(const struct rig *r, struct coll_team *t, const struct rig_plain *plain,
 	const struct rig_call *c, uint64_t seed, int *ran, char *why, size_t whylen);
+
+/* ---- One reduction, checked -------------------------------------------------------------------
+ */
+
+#define RIG_PREMUL symcclNumOps /* as an operator: a sum with each rank's own factor */
+#define RIG_PERIOD 2053         /* elements after which inputs come again; a prime */
+
+/* Inputs of n ranks, and what the oracle makes of them. Any bits are among them. */
+struct rig_data {
+	symcclDataType_t type;
+	int op, n;
+	char *input[RIG_RANKS_MAX]; /* RIG_PERIOD elements */
+	uint64_t factor[RIG_RANKS_MAX];
+	char *want;
+};
+/* Before the ranks start. 0, or 1 when there is no memory. */
+int rig_data_open(struct rig_data *d, symcclDataType_t type, int op, int n, uint64_t seed);
+void rig_data_close(struct rig_data *d);
+
+/* As rig_allgather, for c->func AllReduce or ReduceScatter of d's type and operator: rank q's input
+ * is d->input[q] from element seed % RIG_PERIOD on, over and over. */
+int rig_reduce(const struct rig *r, struct coll_team *t, const struct rig_plain *plain,
+	const struct rig_call *c, const struct rig_data *d, uint64_t seed, int *ran, char *why,
+	size_t whylen);
+
+/* ---- Many ------------------------------------------------------------------------------------ */
 
 /* Any small all-gather or (*barrier = 1) a barrier: the same for all ranks that give the same seed.
  */
