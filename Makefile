@@ -119,7 +119,7 @@ LIB := $(O)/lib/libsymccl
 SONAME := libsymccl.so.0
 
 PERF := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)perf/*_perf.c))
-PERF_COMMON := $(call objs,$(wildcard $(S)perf/common*.c))
+PERF_COMMON := $(call objs,$(wildcard $(S)perf/common*.c) $(S)tests/oracle.c $(S)tests/mem.c)
 TOOLS := $(patsubst $(S)tools/%.c,$(O)/bin/%,$(wildcard $(S)tools/*.c))
 EXAMPLES := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)examples/*.c))
 

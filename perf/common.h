@@ -154,6 +154,9 @@ void perf_run(struct perf_thread *t);
 /* ---- common_data.c ---- */
 /* Elements [first, first + n) of rank's input. Any range gives the same values. */
 void perf_input(const struct perf_case *c, int rank, size_t first, size_t n, void *out);
+/* Elements [first, first + n) of the reduction of all ranks' inputs (at most 64), by the tests'
+ * oracle. */
+void perf_reduced(const struct perf_case *c, size_t first, size_t n, void *out);
 /* Wrong elements of a rank's output, plus changed bytes around it. */
 #define PERF_GUARD 64
 #define PERF_POISON 0xdb

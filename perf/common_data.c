@@ -1,6 +1,7 @@
 /* Inputs that any rank can compute for any other, and the comparison of every output element. */
 #include <string.h>
 
+#include "../tests/oracle.h"
 #include "common.h"
 
 /* A fixed scrambling of 64 bits (the finaliser of splitmix64). */
@@ -13,12 +14,68 @@ static uint64_t mix(uint64_t x)
 	return x ^ (x >> 31);
 }
 
+/* Random bits with an exponent near 1: what programs reduce. Any bits would do for the check, but
+ * subnormals take some CPUs a hundred times as long. */
+static uint64_t near_one(symcclDataType_t type, uint64_t w)
+{
+	uint64_t e = w >> 56;
+
+	switch (type) {
+	case symcclFloat16:
+		return (w & 0x83ff) | (12 + e % 6) << 10;
+	case symcclBfloat16:
+		return (w & 0x807f) | (124 + e % 6) << 7;
+	case symcclFloat32:
+		return (w & 0x807fffff) | (124 + e % 6) << 23;
+	case symcclFloat64:
+		return (w & 0x800fffffffffffff) | (1020 + e % 6) << 52;
+	case symcclFloat8e4m3:
+		return (w & 0x87) | (4 + e % 6) << 3;
+	case symcclFloat8e5m2:
+		return (w & 0x83) | (12 + e % 6) << 2;
+	default:
+		return w;
+	}
+}
+
+static void input_elements(
+	const struct perf_case *c, uint64_t key, size_t first, size_t n, char *out)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint64_t w = near_one(c->type, mix(key + (first + i) * 0x9e3779b97f4a7c15u));
+
+		memcpy(out + i * c->esize, &w, c->esize);
+	}
+}
+
+/* Elements [first, first + n) of the reduction of all ranks' inputs. */
+void perf_reduced(const struct perf_case *c, size_t first, size_t n, void *out)
+{
+	enum { PIECE = 512 };
+	char in[64][PIECE * 8];
+	const void *src[64];
+
+	for (int r = 0; r < c->nranks && r < 64; r++)
+		src[r] = in[r];
+	for (size_t at = 0; at < n; at += PIECE) {
+		size_t k = n - at < PIECE ? n - at : PIECE;
+
+		for (int r = 0; r < c->nranks && r < 64; r++)
+			perf_input(c, r, first + at, k, in[r]);
+		oracle_reduce(c->type, c->op, src, c->nranks, NULL, k, (char *)out + at * c->esize);
+	}
+}
+
 void perf_input(const struct perf_case *c, int rank, size_t first, size_t n, void *out)
 {
 	uint64_t key = mix(c->seed + 0x9e3779b97f4a7c15u * ((uint64_t)rank + 1));
 	size_t at = first * c->esize, end = at + n * c->esize;
 	char *p = out;
 
+	if (c->coll->reduces) {
+		input_elements(c, key, first, n, out);
+		return;
+	}
 	while (at < end) {
 		uint64_t word = mix(key + at / 8 * 0x9e3779b97f4a7c15u);
 		size_t off = at % 8, len = 8 - off < end - at ? 8 - off : end - at;

@@ -1,0 +1,38 @@
+/* Times symcclAllReduce. Run with -h; columns: perf/README.md. */
+#include "common.h"
+
+static void counts(size_t nelem, struct perf_case *c)
+{
+	c->count = c->sendcount = c->recvcount = nelem;
+}
+
+static symcclResult_t call(
+	const struct perf_case *c, const void *send, void *recv, symcclComm_t comm)
+{
+	return symcclAllReduce(send, recv, c->count, c->type, c->op, comm, NULL);
+}
+
+static void expect(const struct perf_case *c, int rank, size_t first, size_t n, void *out)
+{
+	(void)rank; /* all ranks end with the same */
+	perf_reduced(c, first, n, out);
+}
+
+static double bus_factor(int nranks)
+{
+	return 2.0 * (nranks - 1) / nranks;
+}
+
+static const struct perf_coll all_reduce = {
+	.name = "AllReduce",
+	.reduces = 1,
+	.counts = counts,
+	.call = call,
+	.expect = expect,
+	.bus_factor = bus_factor,
+};
+
+int main(int argc, char **argv)
+{
+	return perf_main(argc, argv, &all_reduce);
+}
