@@ -445,7 +445,8 @@ static int forked_main(int index, void *arg)
 	return job_run(f->job);
 }
 
-/* A launcher that is there but says too little must not end as n jobs of one rank each. */
+/* Whether to ask for a launch at all: where a launcher says too little, that is an error, not n
+ * jobs of one rank each. */
 static int launcher_seen(void)
 {
 	static const char *const names[] = {"RANK", "WORLD_SIZE", "SYMCCL_RANK", "SYMCCL_NRANKS",
@@ -460,15 +461,13 @@ static int launcher_seen(void)
 static int launched_main(struct perf_job *job)
 {
 	symcclLaunch_t l;
-	symcclResult_t result = symcclGetLaunch(&l);
 
-	if (result && launcher_seen())
-		perf_check(result, NULL, "symcclGetLaunch");
-	if (result) {
+	if (!launcher_seen()) {
 		job->nprocs = job->local_procs = 1;
 		perf_check(symcclGetUniqueId(&job->id), NULL, "symcclGetUniqueId");
 		return job_run(job);
 	}
+	perf_check(symcclGetLaunch(&l), NULL, "symcclGetLaunch");
 	job->nprocs = l.nranks;
 	job->proc = l.rank;
 	job->id = l.id;

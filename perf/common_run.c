@@ -376,7 +376,8 @@ static const char *memory_text(struct perf_thread *t, char *text, size_t len)
 	return text;
 }
 
-/* L and C between the first ranks of the first two threads; 0 where they share no flags. */
+/* L and C between the first two threads; 0 where they share no flags, and where they may share a
+ * CPU: what is measured then is the scheduler. */
 static void machine_measure(struct perf_thread *t, double *line_ns, double *copy_gbs)
 {
 	double v[2] = {0, 0};
@@ -384,7 +385,7 @@ static void machine_measure(struct perf_thread *t, double *line_ns, double *copy
 	int per = t->job->opt.ranks;
 
 	*line_ns = *copy_gbs = 0;
-	if (t->team.n < 2)
+	if (t->team.n < 2 || t->team.yield)
 		return;
 	v[1] = bench_copy_rate(&t->team, t->team.me < 2);
 	if (t->team.me < 2)

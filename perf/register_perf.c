@@ -44,25 +44,21 @@ static double bare_once(struct job *j)
 	return t0;
 }
 
-static double bare_page_us(struct job *j)
-{
-	double v[3];
-
-	for (int k = 0; k < 3; k++)
-		v[k] = bare_once(j);
-	return bench_median(v, 3) / (double)(bare_bytes / PAGE) * 1e6;
-}
-
-/* Seconds to register n fresh allocations of bytes each in one group; from a common start. */
-static double register_once(struct job *j, size_t bytes, int n)
+/* Seconds to register n windows of bytes each in one group, from a common start; each in fresh
+ * memory of its own, or all in one fresh allocation. */
+static double register_once(struct job *j, size_t bytes, int n, int one_allocation)
 {
 	symcclWindow_t win[n];
 	void *p[n];
 	double t0;
 
 	for (int i = 0; i < n; i++)
-		perf_check(
-			symcclMemAllocOn(&p[i], bytes, symcclDeviceHost), NULL, "symcclMemAlloc");
+		if (i && one_allocation)
+			p[i] = (char *)p[0] + (size_t)i * bytes;
+		else
+			perf_check(symcclMemAllocOn(&p[i], one_allocation ? n * bytes : bytes,
+					   symcclDeviceHost),
+				NULL, "symcclMemAlloc");
 	bench_barrier(&j->team);
 	t0 = bench_now(CLOCK_MONOTONIC);
 	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
@@ -75,17 +71,18 @@ static double register_once(struct job *j, size_t bytes, int n)
 	bench_barrier(&j->team);
 	for (int i = 0; i < n; i++) {
 		perf_check(symcclCommWindowDeregister(j->comm, win[i]), j->comm, "deregister");
-		perf_check(symcclMemFree(p[i]), NULL, "symcclMemFree");
+		if (!i || !one_allocation)
+			perf_check(symcclMemFree(p[i]), NULL, "symcclMemFree");
 	}
 	return t0;
 }
 
-static double register_ms(struct job *j, size_t bytes, int n)
+static double register_ms(struct job *j, size_t bytes, int n, int one_allocation)
 {
 	double v[MAX_REPEATS];
 
 	for (int k = 0; k < j->repeats; k++)
-		v[k] = register_once(j, bytes, n);
+		v[k] = register_once(j, bytes, n, one_allocation);
 	return bench_median(v, (size_t)j->repeats) * 1e3;
 }
 
@@ -103,7 +100,7 @@ static int process_main(int index, void *arg)
 {
 	struct job *j = arg;
 	symcclConfig_t config = SYMCCL_CONFIG_INITIALIZER;
-	double page_us, big, one, many, total;
+	double bare[6], page_us, big, one, many, parts, total;
 	size_t pages = j->bytes / PAGE;
 
 	j->team = (struct bench_team){.me = index,
@@ -111,29 +108,38 @@ static int process_main(int index, void *arg)
 		.yield = 1,
 		.of = {&j->shared->flags[0], &j->shared->flags[1]}};
 	bare_touch(j);
-	page_us = bare_page_us(j);
 	config.device = symcclDeviceHost;
 	perf_check(symcclCommInitRankConfig(
 			   &j->comm, PROCS, perf_id_get(&j->shared->id, index), index, &config),
 		NULL, "symcclCommInitRank");
-	register_once(j, PAGE, 1); /* the first one also makes the communicator's own window */
-	one = register_ms(j, PAGE, 1);
-	total = register_ms(j, (size_t)MANY * PAGE, 1);
-	many = register_ms(j, PAGE, MANY);
-	big = register_ms(j, j->bytes, 1);
+	register_once(j, PAGE, 1, 0); /* the first one also makes the communicator's own window */
+	one = register_ms(j, PAGE, 1, 0);
+	total = register_ms(j, (size_t)MANY * PAGE, 1, 0);
+	many = register_ms(j, PAGE, MANY, 0);
+	parts = register_ms(j, PAGE, MANY, 1);
+	for (int k = 0; k < 3; k++)
+		bare[k] = bare_once(j);
+	big = register_ms(j, j->bytes, 1, 0);
+	for (int k = 3; k < 6; k++)
+		bare[k] = bare_once(j);
+	page_us = bench_median(bare, 6) / (double)(bare_bytes / PAGE) * 1e6;
 	perf_check(symcclCommDestroy(j->comm), NULL, "symcclCommDestroy");
 	if (index)
 		return 0;
 	printf("# two processes; ms, median of %d; rank 0's view\n", j->repeats);
-	printf("bare mapping of the peer's pages        %10.3f us a page\n", page_us);
-	printf("one window of %7zu KiB              %10.3f ms, bare %.3f ms, more by %.3f ms\n",
+	printf("bare mapping of the peer's pages         %9.3f us a page (%.3f to %.3f)\n", page_us,
+		bare[0] / (double)(bare_bytes / PAGE) * 1e6,
+		bare[5] / (double)(bare_bytes / PAGE) * 1e6);
+	printf("one window of %7zu KiB               %9.3f ms, bare %.3f ms, more by %.3f ms\n",
 		j->bytes >> 10, big, page_us * (double)pages / 1e3,
 		big - page_us * (double)pages / 1e3);
-	printf("one window of 4 KiB                     %10.3f ms\n", one);
-	printf("one window of %7zu KiB              %10.3f ms\n", (size_t)MANY * PAGE >> 10, total);
-	printf("%d windows of 4 KiB in one group       %10.3f ms, %.2f x one of 4 KiB, "
+	printf("one window of       4 KiB                %9.3f ms\n", one);
+	printf("one window of %7zu KiB               %9.3f ms\n", (size_t)MANY * PAGE >> 10, total);
+	printf("%d windows of 4 KiB in one group        %9.3f ms, %.2f x one of 4 KiB, "
 	       "%.2f x one of their size\n",
 		MANY, many, many / one, many / total);
+	printf("%d parts of one allocation, likewise    %9.3f ms, %.2f x, %.2f x\n", MANY, parts,
+		parts / one, parts / total);
 	return 0;
 }
 

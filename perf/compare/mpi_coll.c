@@ -158,10 +158,13 @@ static int team_make(void)
 
 static void machine_measure(void)
 {
-	double copy = bench_copy_rate(&team, rank < 2), line, sum;
+	double copy, line, sum;
 
+	if (nranks < 2 || team.yield) /* ranks that share a CPU measure the scheduler */
+		return;
+	copy = bench_copy_rate(&team, rank < 2);
 	MPI_Allreduce(&copy, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-	line = rank < 2 && nranks > 1 ? bench_line_latency(&team) : 0;
+	line = rank < 2 ? bench_line_latency(&team) : 0;
 	if (rank == 0)
 		printf("L %.1f\nC %.2f\n", line, sum);
 }

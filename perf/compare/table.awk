@@ -77,8 +77,11 @@ function line(key,    i, t, best, best_us, part, text) {
 END {
 	l = median(L, nL)
 	c = median(C, nC)
-	printf "#\n# %s: L %.0f ns (%.0f to %.0f over runs), C %.1f GB/s (%.1f to %.1f)\n", \
-		coll, l, L[1], L[nL], c, C[1], C[nC]
+	printf "#\n# %s", coll
+	if (nL)
+		printf ": L %.0f ns (%.0f to %.0f over runs), C %.1f GB/s (%.1f to %.1f)", \
+			l, L[1], L[nL], c, C[1], C[nC]
+	printf "\n"
 	printf "# %6s %6s", "bytes", "timing"
 	for (i = 1; i <= nwho; i++)
 		printf " %13s", who[i]
