@@ -125,6 +125,7 @@ static symcclResult_t plan_call(
 	*out = m;
 	if (m->gen == comm->wins_gen + 1 && m->call.func == c->func && m->call.count == c->count &&
 		m->call.type == c->type && m->call.op == c->op && m->call.root == c->root &&
+		m->call.has_factor == c->has_factor && m->call.factor == c->factor &&
 		m->call.send.ptr == c->send.ptr && m->call.recv.ptr == c->recv.ptr)
 		return symcclSuccess;
 	TRY(coll_check(c, comm->nranks));

@@ -33,7 +33,7 @@ void slot_describe(struct slot *slot, const struct step *s)
 		return;
 	slot->call = (struct slot_call){.func = (uint8_t)c->func,
 		.type = (uint8_t)c->type,
-		.op = (uint8_t)c->op,
+		.op = (uint8_t)(c->has_factor ? symcclNumOps : c->op),
 		.root = c->root,
 		.count = c->count,
 		.window = {c->send.symmetric ? c->send.window : 0,
@@ -48,7 +48,7 @@ static void call_text(const struct slot_call *c, char *out, size_t n)
 	static const char *const func[] = {"Barrier", "AllGather", "AllReduce", "ReduceScatter"};
 	static const char *const type[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64",
 		"float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
-	static const char *const op[] = {"sum", "prod", "max", "min", "avg"};
+	static const char *const op[] = {"sum", "prod", "max", "min", "avg", "pre-multiplied sum"};
 	int reduces = c->func == symcclFuncAllReduce || c->func == symcclFuncReduceScatter;
 
 	if (c->func == symcclFuncBarrier || c->func >= ARRAY_LEN(func) ||
