@@ -58,7 +58,7 @@ static inline __m256 wide_max(__m256 a, __m256 b)
 
 #define ISA reduce_avx2
 #define ISA_NAME "avx2"
-#include "coll/host/reduce_loops.h"
+#include "coll/host/reduce_loops.inc"
 
 #ifdef __clang__
 #pragma clang attribute pop

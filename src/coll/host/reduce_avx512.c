@@ -58,7 +58,7 @@ static inline __m512 wide_max(__m512 a, __m512 b)
 
 #define ISA reduce_avx512
 #define ISA_NAME "avx512"
-#include "coll/host/reduce_loops.h"
+#include "coll/host/reduce_loops.inc"
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -30,4 +30,4 @@ typedef uint64_t lane __attribute__((vector_size(16), may_alias));
 #define CHUNK 64
 #define ISA reduce_plain
 #define ISA_NAME "plain"
-#include "coll/host/reduce_loops.h"
+#include "coll/host/reduce_loops.inc"
