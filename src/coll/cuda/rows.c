@@ -96,8 +96,12 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 		n = bytes * ranks / CTA_DIRECT_BYTES;
 		break;
 	default:
-		/* Many small CTAs: a warp's packets leave as soon as it runs. */
-		n = (sent_packs(t, c, algo) + 31) / 32;
+		/* Many small CTAs: a warp's packets leave as soon as it runs. More than these only
+		 * when they are full. */
+		n = sent_packs(t, c, algo);
+		if (n > PACKET_CTAS_MOST * CUDA_THREADS_MAX)
+			return (int)MIN(n / CUDA_THREADS_MAX, (size_t)t->gpu->ctas);
+		n = (n + 31) / 32;
 		return (int)MIN(MAX(n, 1), MIN(PACKET_CTAS_MOST, (size_t)t->gpu->ctas));
 	}
 	return (int)MIN(MAX(n, DIRECT_CTAS_LEAST), (size_t)t->gpu->ctas);
