@@ -35,4 +35,5 @@ END {
 		split(k, a, SUBSEP)
 		printf "%-14s %12d %11.2f %15.2f %6.2f  %s\n", a[1], a[2], own[k], best[k], best[k] / own[k], who[k]
 	}
+	exit 0
 }' "$out"
