@@ -34,7 +34,7 @@ static size_t power_below(size_t n, size_t lo, size_t hi)
 }
 
 /* A block has n stages and n slots for each half, so their size shrinks as teams grow: 0.8 MiB a
- * rank for 2 ranks, about 0.5 MiB for 512. */
+ * rank for 2 ranks, 0.7 MiB for 512. */
 void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l)
 {
 	size_t cells = (size_t)nctas * 2 * (size_t)nranks, n = (size_t)nranks * (size_t)nctas;
