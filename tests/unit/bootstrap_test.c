@@ -228,7 +228,7 @@ Test(bootstrap_unit, large_frames_cross)
 			cr_assert(got >= 0);
 			if (!got)
 				continue;
-			cr_assert_eq(e[i].rx.seq, done[i]);
+			cr_assert_eq(e[i].rx.seq, (uint32_t)done[i]);
 			cr_assert_eq(e[i].rx.len, done[i] == 1 ? 0 : LEN);
 			if (e[i].body)
 				cr_assert_eq(check_bytes(e[i].body->data, e[i].rx.len,
