@@ -263,6 +263,11 @@ static symcclResult_t join_root(struct join *j)
 		if (t->dial && t->dial->fd >= 0)
 			TRY(join_connected(j));
 	}
+	/* The root counts in the order of arrival, so a rank too many is at the end. */
+	if (j->n > t->place.mine)
+		return fail(symcclInvalidUsage,
+			"rank %d has joined twice: all %d ranks had come when it came again",
+			j->members[t->place.mine].rank, t->place.nranks);
 	return symcclSuccess;
 }
 

@@ -140,6 +140,7 @@ static void root_tell_place(
 		.node_proc = c->node_proc,
 		.node_nprocs = node_nprocs,
 		.node_proc0 = node0[c->node],
+		.mine = c->nranks,
 		.nchildren = s.nchildren,
 		.parent = -1,
 	};

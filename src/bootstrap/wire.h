@@ -15,7 +15,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "wire structs are litt
 /* Largest body of a frame to or from the root. */
 #define WIRE_BODY_MAX 8192
 
-#define WIRE_PROTOCOL 1 /* grows when any struct or frame here changes */
+#define WIRE_PROTOCOL 2 /* grows when any struct or frame here changes */
 
 /* How long the sides of the rendezvous wait beyond the root's own deadline, so that the root's
  * sentence, which has the names, wins. */
@@ -65,6 +65,7 @@ struct wire_member {
 struct wire_place {
 	int32_t nranks, nprocs, nnodes;
 	int32_t proc, node, node_proc, node_nprocs, node_proc0;
+	int32_t mine; /* ranks of this process that were counted: its first ones */
 	int32_t nchildren;
 	int32_t parent;      /* process, -1: none */
 	int32_t parent_rank; /* its lowest rank */

@@ -135,6 +135,7 @@ static int one_too_many(int rank, int n, void *arg)
 		for (int k = 0; k <= ranks; k++) {
 			pthread_join(j[k].thread, NULL);
 			came += j[k].result == symcclSuccess;
+			RANK_CHECK(j[k].result != symcclInternalError, "no bug: a rank too many");
 		}
 		RANK_CHECK(came <= ranks, "%d of %d ranks joined", came, ranks);
 	}
