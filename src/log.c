@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int file = -1;
 static pid_t file_pid; /* who opened it: a forked child's %p is another file */
 static char host[64];
+static int no_stderr; /* the program was started without one */
 
 static unsigned subsystem_bit(const char *name, size_t len)
 {
@@ -84,9 +86,36 @@ static void file_name(const char *pattern, char *out, size_t room)
 	out[n] = 0;
 }
 
+/* With stderr closed, the first socket to be opened takes its number, and lines meant for it would
+ * go to a peer. Only at the start is it certain who has the number. */
+__attribute__((constructor)) void log_at_load(void)
+{
+	no_stderr = fcntl(STDERR_FILENO, F_GETFD) < 0;
+}
+
+/* A write that fails is no signal to a program that only wanted to hear more. */
+static void write_quietly(int fd, const char *line, size_t n)
+{
+	const struct timespec at_once = {0};
+	sigset_t pipe, old, pending;
+	int saved = errno;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	sigemptyset(&pending);
+	sigpending(&pending);
+	pthread_sigmask(SIG_BLOCK, &pipe, &old);
+	/* Nothing to be done where even that fails, but one that waited before stays. */
+	if (write(fd, line, n) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+		sigtimedwait(&pipe, NULL, &at_once);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	errno = saved;
+}
+
 static void file_open(const char *pattern)
 {
-	char name[512];
+	char name[512], line[640];
+	int fd, n;
 
 	file_pid = getpid();
 	if (file > STDERR_FILENO)
@@ -95,12 +124,21 @@ static void file_open(const char *pattern)
 	if (!pattern[0])
 		return;
 	file_name(pattern, name, sizeof(name));
-	file = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-	if (file < 0) {
-		file = STDERR_FILENO;
-		dprintf(file, "symccl: cannot log to %s (SYMCCL_DEBUG_FILE): %m; using stderr\n",
-			name);
+	fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	if (fd >= 0 && fd <= STDERR_FILENO) {
+		int low = fd;
+
+		fd = fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		close(low);
 	}
+	if (fd >= 0) {
+		file = fd;
+		return;
+	}
+	n = snprintf(line, sizeof(line),
+		"symccl: cannot log to %s (SYMCCL_DEBUG_FILE): %m; using stderr\n", name);
+	if (!no_stderr)
+		write_quietly(STDERR_FILENO, line, (size_t)MIN(n, (int)sizeof(line) - 1));
 }
 
 static unsigned filter_read(void)
@@ -171,9 +209,8 @@ void log_line(enum log_level level, enum log_subsys subsys, const char *fmt, ...
 		(int)syscall(SYS_gettid), level_names[level], subsystem_label(subsys), text);
 	n = MIN(n, (int)sizeof(line) - 2);
 	line[n++] = '\n';
-	/* Nothing to be done where even that fails. */
-	if (write(file, line, (size_t)n) < 0)
-		errno = saved;
+	if (file != STDERR_FILENO || !no_stderr)
+		write_quietly(file, line, (size_t)n);
 	pthread_mutex_unlock(&lock);
 	errno = saved;
 }

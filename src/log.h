@@ -27,6 +27,8 @@ void log_line(enum log_level level, enum log_subsys subsys, const char *fmt, ...
 	__attribute__((format(printf, 3, 4), cold));
 /* The parameters have been read again (params_reload): start anew. */
 void log_reset(void);
+/* Runs when the library is loaded: notes whether there is a stderr. Again only in tests. */
+void log_at_load(void);
 
 #define log_at(level, subsys, ...) \
 	do { \

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,70 @@ Test(log, lines_of_threads_do_not_mix)
 		cr_assert(strncmp(strchr(p, '\n') - 4, " end", 4) == 0 &&
 			  strncmp(p, "symccl ", 7) == 0);
 	cr_assert_eq(lines, 200);
+}
+
+static int child_status(void (*body)(void))
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		body();
+		_exit(0);
+	}
+	cr_assert(pid > 0);
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+/* Whoever has taken stderr's number since the start does not get our lines. */
+static void without_stderr(void)
+{
+	char c;
+	int p[2];
+
+	if (pipe(p))
+		_exit(2);
+	close(STDERR_FILENO);
+	log_at_load();
+	log_reset();
+	if (dup2(p[1], STDERR_FILENO) != STDERR_FILENO)
+		_exit(2);
+	log_line(LOG_WARN, LOG_INIT, "a line");
+	close(p[1]);
+	close(STDERR_FILENO);
+	if (read(p[0], &c, 1) != 0)
+		_exit(1);
+}
+
+Test(log, no_stderr_no_lines)
+{
+	unsetenv("SYMCCL_DEBUG_FILE");
+	params_reload();
+	cr_assert_eq(child_status(without_stderr), 0);
+}
+
+/* Nobody reads stderr any more: no reason to end the program. */
+static void broken_pipe(void)
+{
+	int p[2];
+
+	signal(SIGPIPE, SIG_DFL);
+	if (pipe(p) || dup2(p[1], STDERR_FILENO) != STDERR_FILENO)
+		_exit(2);
+	close(p[0]);
+	close(p[1]);
+	log_at_load();
+	log_reset();
+	log_line(LOG_WARN, LOG_INIT, "a line");
+	log_line(LOG_WARN, LOG_INIT, "another");
+}
+
+Test(log, broken_pipe_is_no_signal)
+{
+	unsetenv("SYMCCL_DEBUG_FILE");
+	params_reload();
+	cr_assert_eq(child_status(broken_pipe), 0);
 }
 
 Test(log, a_file_that_cannot_be_had)
