@@ -86,4 +86,12 @@ void hub_free_window(struct hub *h, uint32_t ordinal);
 /* hub_init.c: agree on everything once the bootstrap stands (worker thread). */
 symcclResult_t hub_agree(struct hub *h, uint64_t deadline);
 
+/* Between hub.c and hub_worker.c; lock held, except for the worker itself. */
+void *hub_worker(void *hub);
+void hub_fail_locked(struct hub *h, const struct failure *why);
+/* A set has its result: wake its rank. */
+void hub_finish_set(struct symcclComm *c, struct reg_set *s);
+/* Every queued set of every local rank ends with the hub's reason. */
+void hub_fail_queues(struct hub *h);
+
 #endif
