@@ -161,7 +161,7 @@ typedef struct {
 	int rank, nranks;           /* in the job */
 	int localRank, localNranks; /* on this node; -1 when the launcher does not say */
 	symcclUniqueId id;          /* usable on every rank for one symcclCommInitRank at a time */
-	char launcher[32];          /* "env", "torchrun", "openmpi", "pmix", "slurm" */
+	char launcher[32];          /* "env", "torchrun", "openmpi", "pmix", "pmi", "slurm" */
 } symcclLaunch_t;
 
 /* Read rank, size and rendezvous from the environment: SYMCCL_RANK, SYMCCL_NRANKS and
