@@ -36,7 +36,7 @@ setup-check:
 # All CPUs, unless the user said how many.
 second = $(MAKE) -f $(S)Makefile $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
-DEMO := -P 4 -R 2 -b 8 -e 1M -f 8
+DEMO := -P 4 -R 2 -b 16 -e 1M -f 8
 demo: setup
 	@+$(second) $(O)/perf/all_gather_perf
 	$(O)/perf/all_gather_perf $(DEMO)
