@@ -221,6 +221,9 @@ static void run_batch(struct hub *h, int n, uint64_t deadline)
 		if (c->queue == NULL)
 			c->queue_end = &c->queue;
 	}
+	pthread_mutex_unlock(&h->lock);
+	sym_reap(&h->sym);
+	pthread_mutex_lock(&h->lock);
 }
 
 /* Nothing to do: sleep until a local rank or a peer wants something, or something dies. Lock held

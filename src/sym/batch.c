@@ -533,6 +533,7 @@ symcclResult_t sym_batch(struct sym *s, struct reg_set *const *sets, int n, cons
 	b.cur = calloc((size_t)b.nranks, sizeof(*b.cur));
 	b.peer = calloc((size_t)b.nranks, sizeof(*b.peer));
 	b.ctrl = calloc((size_t)b.nlocal, sizeof(*b.ctrl));
+	sym_reap(s);
 	e = batch_run(&b, mine, nmine, &local, &freed);
 	if (e == symcclSuccess) {
 		*taken = b.ntaken;
@@ -562,6 +563,7 @@ void sym_fini(struct sym *s)
 {
 	if (s->mem == NULL)
 		return;
+	sym_reap(s);
 	while (s->windows != NULL) {
 		struct window *w = s->windows;
 

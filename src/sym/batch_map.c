@@ -268,7 +268,7 @@ void batch_commit(struct batch *b)
 void batch_apply_freed(struct sym *s, const struct wbuf *freed, int nranks)
 {
 	for (size_t at = 0; at + sizeof(uint32_t) <= freed->len; at += sizeof(uint32_t)) {
-		struct window **p = &s->windows, *w;
+		struct window **p = &s->windows, **end = &s->doomed, *w;
 		uint32_t ordinal;
 
 		memcpy(&ordinal, freed->p + at, sizeof(ordinal));
@@ -279,6 +279,20 @@ void batch_apply_freed(struct sym *s, const struct wbuf *freed, int nranks)
 			continue;
 		*p = w->next;
 		log_trace(LOG_SYM, "window %u is free on all ranks", ordinal);
+		w->next = NULL;
+		while (*end != NULL)
+			end = &(*end)->next;
+		*end = w;
+	}
+}
+
+void sym_reap(struct sym *s)
+{
+	/* In the order in which they were freed: extents depend on it. */
+	while (s->doomed != NULL) {
+		struct window *w = s->doomed;
+
+		s->doomed = w->next;
 		window_free(s, w);
 	}
 }

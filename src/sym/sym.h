@@ -81,6 +81,7 @@ struct sym {
 	struct space space;
 	struct mapping *maps;
 	struct window *windows;
+	struct window *doomed; /* free on all ranks, still mapped here */
 };
 
 /* Nothing is reserved before the first batch. stop: abort word, looked at during long mappings. */
@@ -94,6 +95,10 @@ symcclResult_t sym_init(struct sym *s, struct boot *boot, const struct mem_ops *
  * the communicator is dead (a peer died, left, or did not come): nothing is undone then. */
 symcclResult_t sym_batch(struct sym *s, struct reg_set *const *sets, int n, const uint32_t *freed,
 	int nfreed, uint64_t deadline, int *taken);
+
+/* Unmap what the last batch found free on all ranks. Takes as long as unmapping does, so it is for
+ * after the ranks have been told of their own registrations; the next batch begins with it. */
+void sym_reap(struct sym *s);
 
 /* Unmap everything; works in any state after sym_init, and on a zeroed struct. */
 void sym_fini(struct sym *s);
