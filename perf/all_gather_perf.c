@@ -14,9 +14,9 @@ static void counts(size_t nelem, struct perf_case *c)
 }
 
 static symcclResult_t call(
-	const struct perf_case *c, const void *send, void *recv, symcclComm_t comm)
+	const struct perf_case *c, const struct perf_rank *r, const void *send, void *recv)
 {
-	return symcclAllGather(send, recv, c->count, c->type, comm, NULL);
+	return symcclAllGather(send, recv, c->count, c->type, r->comm, r->stream);
 }
 
 static void expect(const struct perf_case *c, int rank, size_t first, size_t n, void *out)

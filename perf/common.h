@@ -56,27 +56,30 @@ struct perf_case {
 	uint64_t seed; /* of the inputs */
 };
 
+struct perf_rank {
+	int rank;
+	symcclComm_t comm;
+	symcclStream_t stream;       /* NULL on CPU memory */
+	char *send_base, *recv_base; /* allocations; the buffers start unalign elements inside */
+	size_t send_bytes, recv_bytes;
+	symcclWindow_t send_win, recv_win;
+};
+
 /* A collective. Plain functions of their arguments, called from several threads at once. */
 struct perf_coll {
 	const char *name;
 	int reduces, rooted; /* does -o, -r mean anything */
 	int root_only;       /* only the root's output is defined */
+	int no_in_place;     /* there is no such form */
 	/* Fill count, sendcount, recvcount, send_shift, recv_shift for a buffer of nelem elements,
 	 * as nccl-tests does; nranks and esize are set. */
 	void (*counts)(size_t nelem, struct perf_case *c);
+	/* One call of rank r, on r->comm and r->stream. */
 	symcclResult_t (*call)(
-		const struct perf_case *c, const void *send, void *recv, symcclComm_t comm);
+		const struct perf_case *c, const struct perf_rank *r, const void *send, void *recv);
 	/* Elements [first, first + n) of rank's output, from perf_input(). */
 	void (*expect)(const struct perf_case *c, int rank, size_t first, size_t n, void *out);
 	double (*bus_factor)(int nranks); /* busbw = algbw * this */
-};
-
-struct perf_rank {
-	int rank;
-	symcclComm_t comm;
-	char *send_base, *recv_base; /* allocations; the buffers start unalign elements inside */
-	size_t send_bytes, recv_bytes;
-	symcclWindow_t send_win, recv_win;
 };
 
 struct perf_thread {
@@ -108,7 +111,7 @@ struct perf_job {
 /* The result of timing one case in one form. */
 struct perf_time {
 	double us, algbw, busbw;  /* GB/s */
-	long wrong;               /* -1: not checked */
+	long wrong;               /* -1: not checked, or no such form (us 0) */
 	double min, max, p99, cv; /* per call, us and %; with -I */
 	int iters;
 };

@@ -23,7 +23,7 @@ struct perf_report {
 	FILE *json;
 	double line_ns, copy_gbs;
 	double bus_sum;
-	long wrong, rows;
+	long wrong, rows, forms;
 	int terminal, progress; /* is stderr one; is a progress line on it */
 	double progress_at;
 };
@@ -220,6 +220,11 @@ static void print_time(const struct perf_options *o, const struct perf_time *t)
 {
 	char a[16], b[16], c[16], d[16];
 
+	if (t->us <= 0) { /* no such form */
+		printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+		printf("%*s", o->per_iter ? 36 : 0, "");
+		return;
+	}
 	printf("  %s  %s  %s", number(a, sizeof(a), t->us, 7), number(b, sizeof(b), t->algbw, 6),
 		number(c, sizeof(c), t->busbw, 6));
 	if (t->wrong < 0)
@@ -296,17 +301,19 @@ void report_row(struct perf_report *r, const struct perf_case *c, const struct p
 			"\"root\": %d",
 			r->rows ? "," : "", bytes, c->count, type_name(c->type), op, root);
 		json_time(r, "out_of_place", out);
-		json_time(r, "in_place", in);
+		if (in->us > 0)
+			json_time(r, "in_place", in);
 		fputc('}', r->json);
 	}
 	r->rows++;
+	r->forms += 1 + (in->us > 0);
 	r->bus_sum += out->busbw + in->busbw;
 	r->wrong += (out->wrong > 0 ? out->wrong : 0) + (in->wrong > 0 ? in->wrong : 0);
 }
 
 long report_close(struct perf_report *r, double line_ns, const char *memory)
 {
-	double bus = r->rows ? r->bus_sum / (double)(2 * r->rows) : 0;
+	double bus = r->forms ? r->bus_sum / (double)r->forms : 0;
 	long wrong = r->wrong;
 
 	report_progress(r, NULL);

@@ -91,8 +91,8 @@ static void call(struct perf_thread *t, const struct perf_case *c, int in_place)
 		perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
 	for (int k = 0; k < agg; k++)
 		for (int i = 0; i < per; i++)
-			perf_check(c->coll->call(c, send_at(t, c, i, in_place),
-					   recv_at(t, c, i, in_place), t->ranks[i].comm),
+			perf_check(c->coll->call(c, &t->ranks[i], send_at(t, c, i, in_place),
+					   recv_at(t, c, i, in_place)),
 				t->ranks[i].comm, c->coll->name);
 	if (group)
 		perf_check(symcclGroupEnd(), t->ranks[0].comm, c->coll->name);
@@ -307,7 +307,10 @@ static void size_run(struct perf_thread *t, struct perf_case *c, size_t bytes)
 	c->count = c->sendcount = c->recvcount = c->send_shift = c->recv_shift = 0;
 	c->coll->counts(bytes / c->esize, c);
 	measure(t, c, 0, &out);
-	measure(t, c, 1, &in);
+	if (c->coll->no_in_place)
+		in = (struct perf_time){.wrong = -1};
+	else
+		measure(t, c, 1, &in);
 	if (report)
 		report_row(report, c, &out, &in);
 }
