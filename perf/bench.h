@@ -22,12 +22,13 @@
 struct bench_flags {
 	_Alignas(128) _Atomic uint32_t barrier;
 	_Alignas(128) _Atomic uint32_t ping;
+	_Alignas(128) _Atomic uint32_t came; /* to the barrier that is being checked */
 };
 
 struct bench_team {
 	int me, n;
 	int yield; /* more participants than CPUs: give the CPU away while waiting */
-	uint32_t epoch, pings;
+	uint32_t epoch, pings, checks;
 	struct bench_flags *of[BENCH_TEAM_MAX];
 };
 

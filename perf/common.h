@@ -65,12 +65,15 @@ struct perf_rank {
 	symcclWindow_t send_win, recv_win;
 };
 
+struct perf_thread;
+
 /* A collective. Plain functions of their arguments, called from several threads at once. */
 struct perf_coll {
 	const char *name;
 	int reduces, rooted; /* does -o, -r mean anything */
 	int root_only;       /* only the root's output is defined */
 	int no_in_place;     /* there is no such form */
+	int no_data;         /* nothing is moved: one row, of size 0 */
 	/* Fill count, sendcount, recvcount, send_shift, recv_shift for a buffer of nelem elements,
 	 * as nccl-tests does; nranks and esize are set. */
 	void (*counts)(size_t nelem, struct perf_case *c);
@@ -80,6 +83,9 @@ struct perf_coll {
 	/* Elements [first, first + n) of rank's output, from perf_input(). */
 	void (*expect)(const struct perf_case *c, int rank, size_t first, size_t n, void *out);
 	double (*bus_factor)(int nranks); /* busbw = algbw * this */
+	/* With no_data: is it right that a call returned? t->team.n may be 0. NULL: not checked. */
+	void (*before)(struct perf_thread *t, uint64_t seed);
+	int (*wrong)(struct perf_thread *t);
 };
 
 struct perf_thread {

@@ -296,6 +296,10 @@ static int agree(struct perf_options *o, const struct perf_coll *coll, char *err
 		ignore(o, "root");
 	if (o->dirty && o->blocking)
 		ignore(o, "blocking");
+	if (coll->no_data) {
+		o->nsizes = 1;
+		o->sizes[0] = 0;
+	}
 	return sizes_fill(o, err, errlen);
 }
 

@@ -254,7 +254,11 @@ static double check_once(struct perf_thread *t, struct perf_case *c, int in_plac
 		perf_input(c, r->rank, 0, c->sendcount, send_at(t, c, i, in_place));
 	}
 	barrier(t);
+	if (c->coll->before)
+		c->coll->before(t, c->seed);
 	call(t, c, in_place);
+	if (c->coll->wrong)
+		wrong += c->coll->wrong(t);
 	for (int i = 0; i < job->opt.ranks && !in_place; i++) {
 		if (scribble)
 			bench_dirty(send_at(t, c, i, 0), c->sendcount * c->esize, c->seed);
