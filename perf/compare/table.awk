@@ -38,6 +38,11 @@ function ratios(best, key,    r, n, v) {
 	if (!($2 in seen)) {
 		seen[$2] = 1
 		who[++nwho] = $2
+		g = group($2)
+		if (g != "" && !(g in grouped)) {
+			grouped[g] = 1
+			groups[++ngroups] = g
+		}
 	}
 }
 $3 == "L" && $4 > 0 { L[++nL] = $4 }
@@ -54,7 +59,11 @@ $3 == "row" {
 	}
 }
 
-function line(key,    i, t, best, best_us, part, text) {
+function group(name) {
+	return name ~ /mpi/ ? "MPI" : name ~ /^gloo/ ? "Gloo" : name ~ /_like$/ ? "LLM" : ""
+}
+
+function line(key,    i, g, t, best, best_us, part, text, rest) {
 	split(key, part, " ")
 	text = sprintf("%8s %6s", human(part[1]), part[2])
 	json_rows = json_rows sprintf("%s{\"size\": %d, \"timing\": \"%s\", \"us\": {", \
@@ -63,15 +72,28 @@ function line(key,    i, t, best, best_us, part, text) {
 		t = over_rounds(who[i], key)
 		text = text sprintf(t > 0 ? " %13.2f" : " %13s", t > 0 ? t : "-")
 		json_rows = json_rows sprintf("%s\"%s\": %.4f", i > 1 ? ", " : "", who[i], t)
-		if (who[i] != "symccl" && t > 0 && (best == "" || t < best_us)) {
-			best = who[i]
-			best_us = t
+		g = group(who[i])
+		if (g != "" && t > 0 && (!(g in best) || t < best_us[g])) {
+			best[g] = who[i]
+			best_us[g] = t
 		}
 	}
-	ratios(best, key)
-	printf "%s   %-13s %6.2f  (%.2f to %.2f)\n", text, best, ratio, least, most
-	json_rows = json_rows sprintf("}, \"best\": \"%s\", \"ratio\": %.3f, \"least\": %.3f, \"most\": %.3f}", \
-		best, ratio, least, most)
+	json_rows = json_rows "}, \"ratios\": {"
+	for (i = 1; i <= ngroups; i++) {
+		g = groups[i]
+		if (!(g in best)) {
+			text = text sprintf("   %-14s %7s %16s", "-", "", "")
+			continue
+		}
+		ratios(best[g], key)
+		text = text sprintf("   %-14s %7.2f %16s", best[g], ratio, \
+			sprintf("(%.2f to %.2f)", least, most))
+		json_rows = json_rows sprintf("%s\"%s\": {\"best\": \"%s\", \"ratio\": %.3f, " \
+			"\"least\": %.3f, \"most\": %.3f}", rest, g, best[g], ratio, least, most)
+		rest = ", "
+	}
+	print text
+	json_rows = json_rows "}}"
 }
 
 END {
@@ -85,7 +107,9 @@ END {
 	printf "# %6s %6s", "bytes", "timing"
 	for (i = 1; i <= nwho; i++)
 		printf " %13s", who[i]
-	printf "   %-13s %6s  %s\n", "best peer", "ratio", "(range)"
+	for (i = 1; i <= ngroups; i++)
+		printf "   %-14s %7s %16s", "best " groups[i], "ratio", "(range)"
+	printf "\n"
 	for (i = 1; i <= ndirty; i++)
 		line(dirty[i])
 	for (i = 1; i <= nb2b; i++)
