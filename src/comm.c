@@ -84,6 +84,11 @@ static symcclResult_t config_read(const symcclConfig_t *in, symcclConfig_t *out)
 	if (out->maxCTAs != SYMCCL_UNDEF_INT && (out->maxCTAs < 1 || out->maxCTAs > 64))
 		return fail(
 			symcclInvalidArgument, "config.maxCTAs is %d, not in 1..64", out->maxCTAs);
+	if (out->minCTAs != SYMCCL_UNDEF_INT && out->maxCTAs != SYMCCL_UNDEF_INT &&
+		out->minCTAs > out->maxCTAs)
+		return fail(symcclInvalidArgument,
+			"config.minCTAs is %d, more than config.maxCTAs, %d", out->minCTAs,
+			out->maxCTAs);
 	if (out->device < symcclDeviceAuto || out->device > symcclDeviceCuda)
 		return fail(symcclInvalidArgument, "config.device is %d, not a symcclDeviceType_t",
 			(int)out->device);

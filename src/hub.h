@@ -52,6 +52,7 @@ struct hub {
 	struct coll_tuning tuning;
 	struct coll_wait wait;
 	int oversubscribed;
+	double crowd;        /* ranks that share a CPU, at least 1 */
 	struct hub_gpu *gpu; /* NULL on the host backend (comm_gpu.c) */
 	uint32_t *gpu_abort; /* the abort word that this process's kernels see, or NULL */
 	int readable;

@@ -11,6 +11,7 @@
 #include "device/port.h"
 #include "log.h"
 #include "params.h"
+#include "tuning.h"
 #include "util.h"
 
 #define STRIDE_UNIT ((size_t)4 << 30)
@@ -41,13 +42,21 @@ static uint32_t cgroup_quota(void)
 	return milli;
 }
 
-/* The caller's config beats the environment. */
+/* The caller's config beats the environment; within it the most (a config with less most than least
+ * was refused). */
 static int32_t nctas_wanted(const struct symcclComm *c, const struct params *p)
 {
-	long least = c->min_ctas != SYMCCL_UNDEF_INT ? c->min_ctas : p->min_ctas;
-	long most = c->max_ctas != SYMCCL_UNDEF_INT ? c->max_ctas : p->max_ctas;
+	int own_least = c->min_ctas != SYMCCL_UNDEF_INT, own_most = c->max_ctas != SYMCCL_UNDEF_INT;
+	long least = own_least ? c->min_ctas : p->min_ctas;
+	long most = own_most ? c->max_ctas : p->max_ctas;
 
-	return (int32_t)MAX(least, most ? most : HOST_CTAS);
+	if (most == 0 || (own_least && !own_most))
+		return (int32_t)MAX(least, most ? most : HOST_CTAS);
+	if (least > most && !own_most)
+		log_warn(LOG_PARAM,
+			"SYMCCL_MIN_CTAS=%ld is more than SYMCCL_MAX_CTAS=%ld; taking %ld", least,
+			most, most);
+	return (int32_t)most;
 }
 
 static void say_hello(struct hub *h, struct hello *me)
@@ -63,7 +72,9 @@ static void say_hello(struct hub *h, struct hello *me)
 	me->nctas = nctas_wanted(h->local[0], p);
 	me->probe = mem_proc_uid();
 	me->probe_at = (uintptr_t)&h->probe;
-	coll_tuning_default(&me->tuning);
+	/* Only rank 0's process decides; the others need not read a file. */
+	if (h->boot->proc == 0)
+		tuning_load(&me->tuning);
 	snprintf(me->tuning.algo, sizeof(me->tuning.algo), "%s", p->algo);
 	for (int i = 0; i < h->nlocal; i++)
 		CPU_OR(&me->cpus, &me->cpus, &h->local[i]->cpus);
@@ -114,7 +125,9 @@ static symcclResult_t hear_hellos(struct hub *h, const void **all, const size_t 
 	usable = CPU_COUNT(&cpus);
 	if (quota && quota < usable * 1000)
 		usable = quota / 1000.0;
-	h->oversubscribed = h->nranks * h->nctas > usable;
+	/* A rank's workers take turns on its thread, so they need no CPUs of their own. */
+	h->oversubscribed = h->nranks > usable;
+	h->crowd = MAX(1, h->nranks / usable);
 	log_info(LOG_INIT, "%d ranks in %d processes on %g CPUs%s, stride %zu MiB", h->nranks,
 		h->boot->nprocs, usable, h->oversubscribed ? " (oversubscribed)" : "",
 		h->stride >> 20);

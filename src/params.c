@@ -55,20 +55,20 @@ static char from_env[ARRAY_LEN(rows)];
 /* ---- Text to value: pure ------------------------------------------------------------------- */
 
 /* By hand, since strtod takes the locale's decimal comma. */
-static int time_parse(const char *s, double *v)
+int number_parse(const char *s, double *v)
 {
-	double n = 0, unit = 1;
+	double n = 0, scale = 1;
 	int digits = 0;
 
 	for (; isdigit((unsigned char)*s); s++, digits++)
 		n = n * 10 + (*s - '0');
 	if (*s == '.')
 		for (s++; isdigit((unsigned char)*s); s++, digits++) {
-			unit /= 10;
-			n += (*s - '0') * unit;
+			scale *= 10;
+			n = n * 10 + (*s - '0');
 		}
-	*v = n;
-	return digits > 0 && *s == 0;
+	*v = n / scale;
+	return digits > 0 && digits < 300 && *s == 0;
 }
 
 static int size_parse(const char *s, long long *v)
@@ -146,7 +146,7 @@ static int row_parse(const struct row *r, const char *text, struct params *p, ch
 			*(size_t *)field = (size_t)n;
 		return 1;
 	case TIME:
-		if (!time_parse(text, &t)) {
+		if (!number_parse(text, &t)) {
 			snprintf(why, WHY_MAX, "is not a time in seconds (30, 0.5)");
 			return 0;
 		}
@@ -299,6 +299,18 @@ void params_reload(void)
 	pthread_mutex_unlock(&lock);
 	log_reset();
 	params_get();
+}
+
+int params_cache_dir(char *out, size_t room)
+{
+	const char *dir = secure_getenv("XDG_CACHE_HOME"), *below = "";
+
+	/* The specification says to ignore a relative one. */
+	if (dir == NULL || dir[0] != '/') {
+		dir = secure_getenv("HOME");
+		below = "/.cache";
+	}
+	return dir != NULL && dir[0] == '/' && snprintf(out, room, "%s%s", dir, below) < (int)room;
 }
 
 /* ---- Rows as text -------------------------------------------------------------------------- */

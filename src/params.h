@@ -23,6 +23,12 @@ struct params {
 
 const struct params *params_get(void);
 
+/* A decimal number without sign or exponent, and nothing else; 0 when it is none. */
+int number_parse(const char *s, double *v);
+/* Where programs of this user keep what can be made again ($XDG_CACHE_HOME, else ~/.cache); 0 when
+ * neither variable says. */
+int params_cache_dir(char *out, size_t room);
+
 /* One row as text, for symccl-info, the man page and tests. Pointers live as long as the library.
  */
 struct param_row {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "params.h"
 #include "ranks.h"
 #include "symccl.h"
 #include "util.h"
@@ -187,6 +188,12 @@ Test(comm, bad_arguments)
 	cfg.blocking = 1;
 	cfg.maxCTAs = 1000;
 	cr_assert_eq(symcclCommInitRankConfig(&c, 1, id, 0, &cfg), symcclInvalidArgument);
+	cfg.minCTAs = 3;
+	cfg.maxCTAs = 2;
+	cr_assert_eq(symcclCommInitRankConfig(&c, 1, id, 0, &cfg), symcclInvalidArgument);
+	cr_assert(strstr(symcclGetLastError(NULL), "minCTAs is 3, more than"), "%s",
+		symcclGetLastError(NULL));
+	cfg.minCTAs = SYMCCL_UNDEF_INT;
 	cr_assert_null(c);
 	cr_assert_eq(symcclCommCount(NULL, &v), symcclInvalidArgument);
 	cr_assert_eq(symcclCommDestroy(NULL), symcclSuccess);
@@ -205,6 +212,46 @@ Test(comm, bad_arguments)
 		symcclInvalidArgument);
 	cr_assert_eq(symcclAllGather(&v, &v, 1, symcclInt8, c, NULL), symcclSuccess);
 	cr_assert_eq(symcclCommDestroy(c), symcclSuccess);
+}
+
+/* Least and most workers: a config beats the environment, and the most beats the least there. */
+Test(comm, ctas_wanted)
+{
+	static const struct {
+		int least, most;
+		const char *env_least, *env_most;
+		int want;
+	} cases[] = {
+		{SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, "", "", 1},
+		{SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, "3", "", 3},
+		{SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, "4", "2", 2},
+		{SYMCCL_UNDEF_INT, SYMCCL_UNDEF_INT, "2", "4", 4},
+		{5, SYMCCL_UNDEF_INT, "", "2", 5},
+		{SYMCCL_UNDEF_INT, 2, "5", "", 2},
+		{2, 3, "7", "7", 3},
+	};
+
+	setenv("SYMCCL_DEVICE", "host", 1);
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		symcclConfig_t cfg = SYMCCL_CONFIG_INITIALIZER;
+		symcclUniqueId id;
+		symcclPlan_t plan;
+		symcclComm_t c;
+		char buf[8];
+
+		setenv("SYMCCL_MIN_CTAS", cases[i].env_least, 1);
+		setenv("SYMCCL_MAX_CTAS", cases[i].env_most, 1);
+		params_reload();
+		cfg.minCTAs = cases[i].least;
+		cfg.maxCTAs = cases[i].most;
+		cr_assert_eq(symcclGetUniqueId(&id), symcclSuccess);
+		cr_assert_eq(symcclCommInitRankConfig(&c, 1, id, 0, &cfg), symcclSuccess);
+		cr_assert_eq(symcclQueryPlan(c, symcclFuncAllGather, buf, buf, 8, symcclInt8,
+				     symcclSum, &plan),
+			symcclSuccess);
+		cr_assert_eq(plan.nCTAs, cases[i].want, "case %zu: %d", i, plan.nCTAs);
+		cr_assert_eq(symcclCommDestroy(c), symcclSuccess);
+	}
 }
 
 static int disagree(int rank, int n, void *arg)
