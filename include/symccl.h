@@ -313,11 +313,102 @@ SYMCCL_API symcclResult_t symcclRedOpDestroy(symcclRedOp_t op, symcclComm_t comm
 /* Return (or complete on the stream) when every rank has entered. Collective. */
 SYMCCL_API symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream);
 
+/* Rank root's count elements of sendbuff to every rank's recvbuff. sendbuff counts on the root
+ * only. In place when the root's sendbuff == recvbuff. Any alignment, any memory. Collective, but a
+ * rank may return before the others have come. Return: as symcclAllGather; symcclInvalidArgument
+ * for a root that is no rank. */
+SYMCCL_API symcclResult_t symcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, int root, symcclComm_t comm, symcclStream_t stream);
+/* The same in place. */
+SYMCCL_API symcclResult_t symcclBcast(void *buff, size_t count, symcclDataType_t datatype, int root,
+	symcclComm_t comm, symcclStream_t stream);
+
+/* Reduce element by element over all ranks, the result on the root only, with the bits that
+ * symcclAllReduce gives. recvbuff counts on the root only. In place when the root's sendbuff ==
+ * recvbuff. Otherwise as symcclBroadcast. */
+SYMCCL_API symcclResult_t symcclReduce(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, symcclRedOp_t op, int root, symcclComm_t comm,
+	symcclStream_t stream);
+
+/* Block r of sendbuff (count elements) goes to rank r, and block r of recvbuff comes from rank r.
+ * sendbuff == recvbuff: in place, block by block exchanged; otherwise they must not overlap.
+ * Collective. Return: as symcclAllGather. */
+SYMCCL_API symcclResult_t symcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream);
+
+/* The same with blocks of any size: sendcounts[r] elements at sendbuff + sdispls[r] elements go to
+ * rank r, recvcounts[r] elements from rank r go to recvbuff + rdispls[r] elements. The four arrays
+ * have one entry a rank and are read by the call. What r sends to q must be what q expects from r.
+ * The buffers must not overlap. Collective. Return: as symcclAllGather; symcclInvalidUsage naming
+ * the peer when two ranks disagree on a size. */
+SYMCCL_API symcclResult_t symcclAlltoAllv(const void *sendbuff, const size_t sendcounts[],
+	const size_t sdispls[], void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream);
+
+/* Concatenate on the root: its recvbuff[r * count + i] = rank r's sendbuff[i]. recvbuff counts on
+ * the root only. In place when the root's sendbuff == recvbuff + root * count elements. Otherwise
+ * as symcclBroadcast. */
+SYMCCL_API symcclResult_t symcclGather(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, int root, symcclComm_t comm, symcclStream_t stream);
+
+/* The other way: rank r's recvbuff[i] = the root's sendbuff[r * count + i]. sendbuff counts on the
+ * root only. In place when the root's recvbuff == sendbuff + root * count elements. Otherwise as
+ * symcclBroadcast. */
+SYMCCL_API symcclResult_t symcclScatter(const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, int root, symcclComm_t comm, symcclStream_t stream);
+
+/* ---- Point to point ---------------------------------------------------------------------- */
+
+/* Send count elements to a peer, which must receive as many; messages between two ranks match in
+ * order, across calls and groups. Concerns the two ranks only. Outside a group a send may return
+ * once the data is on its way or wait until the peer receives it; a rank that sends and receives
+ * puts both in a group, which runs them side by side and cannot deadlock. A peer may be the rank
+ * itself (then both must be in one group). Return: symcclInvalidArgument for a peer that is no
+ * rank; symcclInvalidUsage when the peer's matching call has another size. */
+SYMCCL_API symcclResult_t symcclSend(const void *sendbuff, size_t count, symcclDataType_t datatype,
+	int peer, symcclComm_t comm, symcclStream_t stream);
+SYMCCL_API symcclResult_t symcclRecv(void *recvbuff, size_t count, symcclDataType_t datatype,
+	int peer, symcclComm_t comm, symcclStream_t stream);
+
+/* ---- One-sided ---------------------------------------------------------------------------- */
+
+/* Store count elements into rank peer's window, peerWinOffset bytes from its start, then add one to
+ * the peer's signal (this rank, sigIdx): a peer that has waited for it sees the data. The peer
+ * makes no call for it. sigIdx is 0..SYMCCL_SIGNALS-1; ctx and flags must be 0. On the stream;
+ * puts and signals of one rank to one peer arrive in order.
+ * Return: symcclInvalidArgument when the data does not fit the peer's window. */
+#define SYMCCL_SIGNALS 8
+SYMCCL_API symcclResult_t symcclPutSignal(const void *localbuff, size_t count,
+	symcclDataType_t datatype, int peer, symcclWindow_t peerWin, size_t peerWinOffset,
+	int sigIdx, int ctx, unsigned int flags, symcclComm_t comm, symcclStream_t stream);
+/* Only the signal. */
+SYMCCL_API symcclResult_t symcclSignal(int peer, int sigIdx, int ctx, unsigned int flags,
+	symcclComm_t comm, symcclStream_t stream);
+
+/* Wait until opCnt signals of (peer, sigIdx) have come since those that earlier waits took. */
+typedef struct {
+	int opCnt, peer, sigIdx, ctx;
+} symcclWaitSignalDesc_t;
+SYMCCL_API symcclResult_t symcclWaitSignal(int nDesc, const symcclWaitSignalDesc_t *signalDescs,
+	symcclComm_t comm, symcclStream_t stream);
+
+/* ---- Plans ------------------------------------------------------------------------------- */
+
 typedef enum {
 	symcclFuncBarrier = 0,
 	symcclFuncAllGather = 1,
 	symcclFuncAllReduce = 2,
 	symcclFuncReduceScatter = 3,
+	symcclFuncBroadcast = 4,
+	symcclFuncReduce = 5,
+	symcclFuncAlltoAll = 6,
+	symcclFuncGather = 7,
+	symcclFuncScatter = 8,
+	symcclFuncAlltoAllv = 9,
+	symcclFuncSendRecv = 10, /* a group's sends and receives, together */
+	symcclFuncPutSignal = 11,
+	symcclFuncSignal = 12,
+	symcclFuncWaitSignal = 13,
 	symcclNumFuncs
 } symcclFunc_t;
 

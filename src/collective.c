@@ -1,4 +1,4 @@
-/* The collectives' entry points: arguments, windows, plan, run. */
+/* Running a collective: windows, plan, launch. The entry points are in calls.c. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,18 +78,22 @@ symcclResult_t comm_ready(symcclComm_t comm)
 	return comm_ready_finish(comm);
 }
 
-/* Bytes of the send and the receive buffer. */
+/* Bytes of the send and the receive buffer; 0 of one that does not count on this rank. */
 static void call_bytes(const struct coll_call *c, int nranks, size_t *send, size_t *recv)
 {
-	size_t n = c->count * coll_type_size(c->type);
+	size_t n = c->count * coll_type_size(c->type), all = n * (size_t)nranks;
 
 	*send = *recv = n;
-	if (c->func == symcclFuncAllGather)
-		*recv = n * (size_t)nranks;
-	if (c->func == symcclFuncReduceScatter)
-		*send = n * (size_t)nranks;
-	if (c->func == symcclFuncBarrier)
-		*send = *recv = 0;
+	if (c->func == symcclFuncAllGather || c->func == symcclFuncAlltoAll ||
+		c->func == symcclFuncGather)
+		*recv = all;
+	if (c->func == symcclFuncReduceScatter || c->func == symcclFuncAlltoAll ||
+		c->func == symcclFuncScatter)
+		*send = all;
+	if (c->func == symcclFuncBarrier || c->send.ptr == NULL)
+		*send = 0;
+	if (c->func == symcclFuncBarrier || c->recv.ptr == NULL)
+		*recv = 0;
 }
 
 static void find_buf(symcclComm_t comm, struct coll_buf *b, size_t bytes)
@@ -128,21 +132,42 @@ static symcclResult_t plan_call(
 		m->call.has_factor == c->has_factor && m->call.factor == c->factor &&
 		m->call.send.ptr == c->send.ptr && m->call.recv.ptr == c->recv.ptr)
 		return symcclSuccess;
-	TRY(coll_check(c, comm->nranks));
+	TRY(coll_check(c, comm->rank, comm->nranks));
 	m->gen = 0;
 	m->call = *c;
 	call_bytes(c, comm->nranks, &send, &recv);
 	find_buf(comm, &m->call.send, send);
 	find_buf(comm, &m->call.recv, recv);
-	if (comm->gpu != NULL && send > 0) {
+	if (comm->gpu != NULL && send > 0)
 		TRY(comm_gpu_check_buffer(comm, "sendbuff", c->send.ptr));
+	if (comm->gpu != NULL && recv > 0)
 		TRY(comm_gpu_check_buffer(comm, "recvbuff", c->recv.ptr));
-	}
 	TRY(coll_plan(&comm->team, &m->call, &m->plan));
 	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, plan_name(&m->plan),
 		c->count, m->plan.nctas);
 	m->gen = comm->wins_gen + 1;
 	return symcclSuccess;
+}
+
+/* A call that names its peers: no two are alike, so nothing is remembered. */
+static symcclResult_t plan_listed(symcclComm_t comm, struct coll_call *c, struct coll_plan *plan)
+{
+	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))
+		comm_windows_recheck(comm);
+	for (int i = 0; i < c->nxfers; i++) {
+		find_buf(comm, &c->xfer[i].buf, c->xfer[i].bytes);
+		if (comm->gpu != NULL && c->xfer[i].bytes > 0)
+			TRY(comm_gpu_check_buffer(comm, c->xfer[i].recv ? "recvbuff" : "sendbuff",
+				c->xfer[i].buf.ptr));
+	}
+	if (c->func == symcclFuncPutSignal) {
+		size_t n = c->count * coll_type_size(c->type);
+
+		find_buf(comm, &c->send, n);
+		if (comm->gpu != NULL && n > 0)
+			TRY(comm_gpu_check_buffer(comm, "localbuff", c->send.ptr));
+	}
+	return coll_plan(&comm->team, c, plan);
 }
 
 /* A collective that fails half-way leaves the ranks out of step: the communicator is over. */
@@ -157,9 +182,10 @@ static symcclResult_t run_failed(symcclComm_t comm, symcclResult_t e)
 	return hub_status(comm->hub);
 }
 
-symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call, symcclStream_t stream)
+symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream)
 {
-	struct plan_memo *m;
+	struct plan_memo *m = NULL;
+	struct coll_plan listed;
 	symcclResult_t e;
 
 	/* Relaxed: symcclCommAbort pays for the order. */
@@ -168,10 +194,14 @@ symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call, symcclS
 	if (e == symcclSuccess)
 		e = comm_ready(comm);
 	if (e == symcclSuccess)
-		e = plan_call(comm, call, &m);
+		e = coll_is_listed(call->func) ? plan_listed(comm, call, &listed)
+					       : plan_call(comm, call, &m);
 	if (e == symcclSuccess) {
-		e = comm->gpu ? comm_gpu_run(comm, &m->call, &m->plan, stream)
-			      : coll_run_host(&comm->team, &m->call, &m->plan);
+		const struct coll_call *c = m ? &m->call : call;
+		const struct coll_plan *plan = m ? &m->plan : &listed;
+
+		e = comm->gpu ? comm_gpu_run(comm, c, plan, stream)
+			      : coll_run_host(&comm->team, c, plan);
 		if (__builtin_expect(e != symcclSuccess, 0))
 			e = run_failed(comm, e);
 	}
@@ -180,146 +210,30 @@ symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call, symcclS
 	return e;
 }
 
-static symcclResult_t enter(symcclComm_t comm, symcclStream_t stream, const struct coll_call *call)
+void comm_call_free(struct coll_call *c)
 {
-	TRY(comm_check_handle(comm));
-	if (stream != NULL && comm->hub->gpu == NULL)
+	free(c->xfer);
+	free((void *)c->wait);
+	c->xfer = NULL;
+	c->wait = NULL;
+}
+
+symcclResult_t comm_call(symcclComm_t comm, struct coll_call *c, symcclStream_t stream)
+{
+	symcclResult_t e;
+
+	if (stream != NULL && comm->hub->gpu == NULL) {
+		comm_call_free(c);
 		return comm_error(comm,
 			fail(symcclInvalidArgument,
 				"stream is %p: a host communicator takes NULL, the calling thread",
 				(void *)stream));
-	return group_open() ? group_add_call(comm, call, stream) : comm_run(comm, call, stream);
-}
-
-symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
-	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream)
-{
-	struct coll_call c = {.func = symcclFuncAllGather,
-		.send.ptr = (void *)sendbuff,
-		.recv.ptr = recvbuff,
-		.count = sendcount,
-		.type = datatype};
-
-	return enter(comm, stream, &c);
-}
-
-/* ---- Reduction operators ------------------------------------------------------------------------
- */
-
-static struct redop *redop_find(symcclComm_t comm, symcclRedOp_t op)
-{
-	int i = (int)op - symcclNumOps;
-
-	return i >= 0 && i < comm->nredops && comm->redops[i].used ? &comm->redops[i] : NULL;
-}
-
-/* Write op into the call: built in as it is, created ones as a sum with a factor. */
-static symcclResult_t redop_resolve(symcclComm_t comm, symcclRedOp_t op, struct coll_call *c)
-{
-	const struct redop *r;
-
-	c->op = op;
-	if ((unsigned)op < symcclNumOps)
-		return symcclSuccess;
-	r = redop_find(comm, op);
-	if (r == NULL)
-		return fail(symcclInvalidArgument,
-			"op is %d: no symcclRedOp_t, and none that symcclRedOpCreatePreMulSum made "
-			"on this "
-			"communicator",
-			(int)op);
-	if (r->type != c->type)
-		return fail(symcclInvalidArgument,
-			"op %d was created for datatype %d, the call has datatype %d", (int)op,
-			(int)r->type, (int)c->type);
-	c->op = symcclSum;
-	c->has_factor = 1;
-	c->factor = r->factor;
-	return symcclSuccess;
-}
-
-symcclResult_t symcclRedOpCreatePreMulSum(symcclRedOp_t *op, void *scalar,
-	symcclDataType_t datatype, symcclScalarResidence_t residence, symcclComm_t comm)
-{
-	int i = 0;
-
-	TRY(comm_check_handle(comm));
-	if (op == NULL || scalar == NULL)
-		return comm_error(comm,
-			fail(symcclInvalidArgument, "%s is NULL", op == NULL ? "op" : "scalar"));
-	if (coll_type_size(datatype) == 0)
-		return comm_error(
-			comm, fail(symcclInvalidArgument, "datatype is %d, not a symcclDataType_t",
-				      (int)datatype));
-	if (residence != symcclScalarHostImmediate)
-		return comm_error(comm, fail(symcclInvalidUsage,
-						"residence is %d: a host communicator takes "
-						"symcclScalarHostImmediate",
-						(int)residence));
-	while (i < comm->nredops && comm->redops[i].used)
-		i++;
-	if (i == comm->nredops) {
-		struct redop *p = realloc(comm->redops, (size_t)(i + 8) * sizeof(*p));
-
-		if (p == NULL)
-			return comm_error(comm, fail(symcclSystemError, "out of memory for an op"));
-		memset(p + i, 0, 8 * sizeof(*p));
-		comm->redops = p;
-		comm->nredops = i + 8;
 	}
-	comm->redops[i] = (struct redop){.used = 1, .type = datatype};
-	memcpy(&comm->redops[i].factor, scalar, coll_type_size(datatype));
-	*op = (symcclRedOp_t)(symcclNumOps + i);
-	return symcclSuccess;
-}
-
-symcclResult_t symcclRedOpDestroy(symcclRedOp_t op, symcclComm_t comm)
-{
-	struct redop *r;
-
-	TRY(comm_check_handle(comm));
-	r = redop_find(comm, op);
-	if (r == NULL)
-		return comm_error(
-			comm, fail(symcclInvalidArgument, "op is %d: not made on this communicator",
-				      (int)op));
-	r->used = 0;
-	return symcclSuccess;
-}
-
-symcclResult_t symcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
-	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
-{
-	struct coll_call c = {.func = symcclFuncAllReduce,
-		.send.ptr = (void *)sendbuff,
-		.recv.ptr = recvbuff,
-		.count = count,
-		.type = datatype};
-
-	TRY(comm_check_handle(comm));
-	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
-	return enter(comm, stream, &c);
-}
-
-symcclResult_t symcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
-	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
-{
-	struct coll_call c = {.func = symcclFuncReduceScatter,
-		.send.ptr = (void *)sendbuff,
-		.recv.ptr = recvbuff,
-		.count = recvcount,
-		.type = datatype};
-
-	TRY(comm_check_handle(comm));
-	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
-	return enter(comm, stream, &c);
-}
-
-symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream)
-{
-	struct coll_call c = {.func = symcclFuncBarrier};
-
-	return enter(comm, stream, &c);
+	if (group_open())
+		return group_add_call(comm, c, stream);
+	e = comm_run(comm, c, stream);
+	comm_call_free(c);
+	return e;
 }
 
 symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void *sendbuff,
@@ -338,8 +252,13 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 	TRY(comm_check(comm));
 	if (plan == NULL)
 		return comm_error(comm, fail(symcclInvalidArgument, "plan is NULL"));
+	if ((unsigned)func >= symcclFuncAlltoAllv && (unsigned)func < symcclNumFuncs)
+		return comm_error(comm, fail(symcclInvalidUsage,
+						"func is %d: a call that names its peers takes for "
+						"each what the two agree on when it runs",
+						(int)func));
 	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
-	TRY(comm_error(comm, coll_check(&c, comm->nranks)));
+	TRY(comm_error(comm, coll_check(&c, comm->rank, comm->nranks)));
 	team_fill(comm, &t);
 	call_bytes(&c, comm->nranks, &send, &recv);
 	comm_windows_recheck(comm);

@@ -130,8 +130,13 @@ struct join_task {
 symcclResult_t comm_join_begin(struct join_task *t);
 symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm);
 
-/* Run one collective now, in the calling thread, or put it on the stream (collective.c). */
-symcclResult_t comm_run(symcclComm_t comm, const struct coll_call *call, symcclStream_t stream);
+/* Run one call now, in the calling thread, or put it on the stream (collective.c). */
+symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
+/* The same, or queue it when a group is open. Takes over the call's lists. */
+symcclResult_t comm_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
+void comm_call_free(struct coll_call *call);
+/* Write op into the call: built in as it is, created ones as a sum with a factor (redop.c). */
+symcclResult_t redop_resolve(symcclComm_t comm, symcclRedOp_t op, struct coll_call *c);
 
 /* Groups (group.c). Nonzero inside one; then calls queue a task instead of running. */
 int group_open(void);
@@ -141,8 +146,8 @@ int group_holds(symcclComm_t comm);
 void group_drop(symcclComm_t comm);
 symcclResult_t group_add_join(const struct join_task *t);
 symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t);
-symcclResult_t group_add_call(
-	symcclComm_t comm, const struct coll_call *call, symcclStream_t stream);
+/* Takes over the call's lists, also when it fails. */
+symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
 
 /* Called by the hub, when the last local rank has left. */
 void comm_free(symcclComm_t comm);

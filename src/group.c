@@ -28,7 +28,7 @@ struct task {
 /* What one communicator of the group has to do. */
 struct member {
 	symcclComm_t comm;
-	const struct task *tasks;
+	struct task *tasks;
 	int ntasks;
 	struct win_task *wins;
 	int nwins, ncalls;
@@ -60,6 +60,8 @@ void group_drop(symcclComm_t comm)
 	for (int i = 0; i < group.ntasks; i++)
 		if (group.tasks[i].kind == TASK_JOIN || group.tasks[i].comm != comm)
 			group.tasks[n++] = group.tasks[i];
+		else if (group.tasks[i].kind == TASK_CALL)
+			comm_call_free(&group.tasks[i].call);
 	group.ntasks = n;
 }
 
@@ -92,14 +94,18 @@ symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t)
 	return comm_error(comm, group_add(&k));
 }
 
-symcclResult_t group_add_call(
-	symcclComm_t comm, const struct coll_call *call, symcclStream_t stream)
+symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream)
 {
 	struct task k = {.kind = TASK_CALL, .comm = comm, .call = *call, .stream = stream};
+	symcclResult_t e;
 
 	/* What is wrong by itself is said here, not at the end. */
-	TRY(comm_error(comm, coll_check(call, comm->nranks)));
-	return comm_error(comm, group_add(&k));
+	e = coll_check(call, comm->rank, comm->nranks);
+	if (e == symcclSuccess)
+		e = group_add(&k);
+	if (e != symcclSuccess)
+		comm_call_free(call);
+	return comm_error(comm, e);
 }
 
 static void keep(symcclResult_t *first, char *text, symcclResult_t e)
@@ -183,14 +189,50 @@ static symcclResult_t run_windows(struct member *m, int n, char *text)
 	return first;
 }
 
+/* All sends and receives of the group as one call: they run side by side. */
+static symcclResult_t run_messages(struct member *m, int n)
+{
+	struct coll_call c = {.func = symcclFuncSendRecv};
+	symcclStream_t stream = NULL;
+	symcclResult_t e;
+
+	c.xfer = malloc((size_t)n * sizeof(*c.xfer));
+	if (c.xfer == NULL)
+		return comm_error(m->comm, fail(symcclSystemError, "out of memory for a group"));
+	for (int j = 0; j < m->ntasks; j++) {
+		struct task *t = &m->tasks[j];
+
+		if (t->kind != TASK_CALL || t->comm != m->comm ||
+			t->call.func != symcclFuncSendRecv)
+			continue;
+		if (c.nxfers == 0) {
+			c.type = t->call.type;
+			stream = t->stream;
+		}
+		c.xfer[c.nxfers++] = t->call.xfer[0];
+	}
+	e = comm_run(m->comm, &c, stream);
+	comm_call_free(&c);
+	return e;
+}
+
+/* The collectives in their order, then the messages. */
 static symcclResult_t run_member(void *arg)
 {
 	struct member *m = arg;
+	int messages = 0;
 
-	for (int j = 0; j < m->ntasks; j++)
-		if (m->tasks[j].kind == TASK_CALL && m->tasks[j].comm == m->comm)
-			TRY(comm_run(m->comm, &m->tasks[j].call, m->tasks[j].stream));
-	return symcclSuccess;
+	for (int j = 0; j < m->ntasks; j++) {
+		struct task *t = &m->tasks[j];
+
+		if (t->kind != TASK_CALL || t->comm != m->comm)
+			continue;
+		if (t->call.func == symcclFuncSendRecv)
+			messages++;
+		else
+			TRY(comm_run(m->comm, &t->call, t->stream));
+	}
+	return messages > 0 ? run_messages(m, messages) : symcclSuccess;
 }
 
 /* Calls on GPUs only launch, so one thread does them all; but the first of each waits for the
@@ -289,6 +331,9 @@ symcclResult_t symcclGroupEnd(void)
 		return symcclSuccess;
 	memset(&group, 0, sizeof(group));
 	e = n > 0 ? run_group(tasks, n, text) : symcclSuccess;
+	for (int i = 0; i < n; i++)
+		if (tasks[i].kind == TASK_CALL)
+			comm_call_free(&tasks[i].call);
 	free(tasks);
 	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
 }

@@ -147,7 +147,7 @@ static int plan_for(struct coll_team *t, const struct coll_call *c, const char *
 	symcclResult_t e;
 
 	snprintf(t->tuning.algo, sizeof(t->tuning.algo), "%s", algo);
-	e = coll_check(c, t->nranks);
+	e = coll_check(c, t->rank, t->nranks);
 	if (e == symcclSuccess)
 		e = coll_plan(t, c, plan);
 	if (e != symcclSuccess) {

@@ -281,8 +281,9 @@ symcclResult_t coll_plan(
 			best_forced = forced;
 		}
 	}
-	if (best == ARRAY_LEN(table) && t->gpu == NULL)
-		return fail(symcclInvalidUsage, "no algorithm can take this call");
+	if (best == ARRAY_LEN(table) && (t->gpu == NULL || c->func > symcclFuncReduceScatter))
+		return fail(symcclInvalidUsage, "no algorithm can take this call%s",
+			t->gpu ? " on GPUs" : "");
 	if (best == ARRAY_LEN(table)) {
 		*plan = (struct coll_plan){0};
 		return symcclSuccess;
@@ -305,7 +306,7 @@ symcclResult_t coll_run_host(
 	const struct coll_team *t, const struct coll_call *c, const struct coll_plan *plan)
 {
 	/* Nothing to move on any rank, and nothing to wait for. */
-	if (c->count == 0 && c->func != symcclFuncBarrier)
+	if (c->count == 0 && c->func != symcclFuncBarrier && !coll_is_listed(c->func))
 		return symcclSuccess;
 	/* Workers take their turns: worker b meets only worker b of the peers, in the same order.
 	 */

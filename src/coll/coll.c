@@ -61,25 +61,36 @@ static symcclResult_t check_buffer(const char *name, const void *p, size_t count
 	return symcclSuccess;
 }
 
-symcclResult_t coll_check(const struct coll_call *c, int nranks)
+/* Whose sendbuff and recvbuff count, and how many blocks of `count` they hold. */
+static int is_rooted(symcclFunc_t f)
+{
+	return f == symcclFuncBroadcast || f == symcclFuncReduce || f == symcclFuncGather ||
+	       f == symcclFuncScatter;
+}
+
+symcclResult_t coll_check(const struct coll_call *c, int rank, int nranks)
 {
 	size_t size = coll_type_size(c->type), most = (size_t)1 << 47;
 
-	if (c->func != symcclFuncBarrier && c->func != symcclFuncAllGather &&
-		c->func != symcclFuncAllReduce && c->func != symcclFuncReduceScatter)
+	if ((unsigned)c->func >= symcclNumFuncs)
 		return fail(symcclInvalidArgument, "func is %d: no such collective", (int)c->func);
-	if (c->func == symcclFuncBarrier)
-		return symcclSuccess;
+	if (c->func == symcclFuncBarrier || coll_is_listed(c->func))
+		return symcclSuccess; /* the latter were checked where their lists were made */
 	if (size == 0)
 		return fail(symcclInvalidArgument, "datatype is %d, not a symcclDataType_t",
 			(int)c->type);
-	if (c->func != symcclFuncAllGather && (unsigned)c->op >= symcclNumOps)
+	if (coll_reduces(c->func) && (unsigned)c->op >= symcclNumOps)
 		return fail(symcclInvalidArgument, "op is %d, not a symcclRedOp_t", (int)c->op);
+	if (is_rooted(c->func) && (c->root < 0 || c->root >= nranks))
+		return fail(symcclInvalidArgument, "root is %d, not in 0..%d", c->root, nranks - 1);
 	if (c->count > most / size / (size_t)nranks)
 		return fail(symcclInvalidArgument,
 			"count is %zu: %d blocks of that many elements of %zu bytes are beyond any "
 			"memory",
 			c->count, nranks, size);
-	TRY(check_buffer("sendbuff", c->send.ptr, c->count));
-	return check_buffer("recvbuff", c->recv.ptr, c->count);
+	if (rank == c->root || !(c->func == symcclFuncBroadcast || c->func == symcclFuncScatter))
+		TRY(check_buffer("sendbuff", c->send.ptr, c->count));
+	if (rank == c->root || !(c->func == symcclFuncReduce || c->func == symcclFuncGather))
+		TRY(check_buffer("recvbuff", c->recv.ptr, c->count));
+	return symcclSuccess;
 }

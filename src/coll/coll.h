@@ -96,16 +96,43 @@ struct coll_buf {
 	int symmetric;   /* the caller promised equal windows and offsets on all ranks */
 };
 
+/* One message of a call that names its peers: all-to-all-v, sends and receives. */
+struct coll_xfer {
+	int peer; /* may be this rank */
+	int recv; /* 0: a send */
+	struct coll_buf buf;
+	size_t bytes;
+	void *stream; /* of the send or receive; GPUs only */
+};
+
 struct coll_call {
 	symcclFunc_t func;
-	struct coll_buf send, recv;
-	size_t count; /* the call's own count argument */
+	struct coll_buf send, recv; /* ptr NULL where the root's alone counts and this is not it */
+	size_t count;               /* the call's own count argument */
 	symcclDataType_t type;
 	symcclRedOp_t op;
-	int root;
+	int root;        /* or the peer of a put or signal */
 	int has_factor;  /* a pre-multiplied sum: op is symcclSum, */
 	uint64_t factor; /* this rank's factor, the bits of an element in the low bytes */
+
+	/* From symcclFuncAlltoAllv on: what the ranks need not agree on. */
+	struct coll_xfer *xfer; /* messages to and from one peer match in this order */
+	int nxfers;
+	int signal; /* index of a put or signal */
+	const symcclWaitSignalDesc_t *wait;
+	int nwaits;
 };
+
+/* Calls that name their peers: they concern only those, are not planned before they run, and are no
+ * steps of all ranks. */
+static inline int coll_is_listed(symcclFunc_t f)
+{
+	return f >= symcclFuncAlltoAllv;
+}
+static inline int coll_reduces(symcclFunc_t f)
+{
+	return f == symcclFuncAllReduce || f == symcclFuncReduceScatter || f == symcclFuncReduce;
+}
 
 static inline char *coll_peer(const struct coll_buf *b, int rank)
 {
@@ -120,9 +147,11 @@ static inline int coll_in_place(const struct coll_team *t, const struct coll_cal
 {
 	size_t at = (size_t)t->rank * c->count * coll_type_size(c->type);
 
-	if (c->func == symcclFuncReduceScatter)
+	if (c->func == symcclFuncReduceScatter || c->func == symcclFuncScatter)
 		return c->recv.ptr == (char *)c->send.ptr + at;
-	return c->send.ptr == (char *)c->recv.ptr + (c->func == symcclFuncAllGather ? at : 0);
+	return c->send.ptr ==
+	       (char *)c->recv.ptr +
+		       (c->func == symcclFuncAllGather || c->func == symcclFuncGather ? at : 0);
 }
 
 /* ---- Algorithms ----------------------------------------------------------------------------- */
@@ -166,7 +195,7 @@ symcclResult_t coll_run_host(
  * waiting. Only between calls. */
 void coll_goodbye(const struct coll_team *t);
 
-/* Check the arguments of a call; fail() names the argument. */
-symcclResult_t coll_check(const struct coll_call *c, int nranks);
+/* Check the arguments of a call of `rank`; fail() names the argument. */
+symcclResult_t coll_check(const struct coll_call *c, int rank, int nranks);
 
 #endif

@@ -23,29 +23,29 @@ Test(coll_plan, check)
 				 .type = symcclInt8},
 			 d;
 
-	cr_assert_eq(coll_check(&c, 4), symcclSuccess);
+	cr_assert_eq(coll_check(&c, 0, 4), symcclSuccess);
 	d = c;
 	d.send.ptr = NULL;
-	cr_assert_eq(coll_check(&d, 4), symcclInvalidArgument);
+	cr_assert_eq(coll_check(&d, 0, 4), symcclInvalidArgument);
 	cr_assert_not_null(strstr(error_text(), "sendbuff"));
 	d = c;
 	d.recv.ptr = NULL;
-	cr_assert_eq(coll_check(&d, 4), symcclInvalidArgument);
+	cr_assert_eq(coll_check(&d, 0, 4), symcclInvalidArgument);
 	cr_assert_not_null(strstr(error_text(), "recvbuff"));
 	d.send.ptr = NULL;
 	d.count = 0;
-	cr_assert_eq(coll_check(&d, 4), symcclSuccess);
+	cr_assert_eq(coll_check(&d, 0, 4), symcclSuccess);
 	for (int type = -1; type <= symcclNumTypes; type++) {
 		d = c;
 		d.type = (symcclDataType_t)type;
-		cr_assert_eq(coll_check(&d, 4),
+		cr_assert_eq(coll_check(&d, 0, 4),
 			type < 0 || type >= symcclNumTypes ? symcclInvalidArgument : symcclSuccess);
 	}
 	d = c;
 	d.func = (symcclFunc_t)77;
-	cr_assert_eq(coll_check(&d, 4), symcclInvalidArgument);
+	cr_assert_eq(coll_check(&d, 0, 4), symcclInvalidArgument);
 	d = (struct coll_call){.func = symcclFuncBarrier};
-	cr_assert_eq(coll_check(&d, 4), symcclSuccess);
+	cr_assert_eq(coll_check(&d, 0, 4), symcclSuccess);
 }
 
 Test(coll_plan, sizes_that_overflow)
@@ -60,11 +60,11 @@ Test(coll_plan, sizes_that_overflow)
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		c.count = bad[i];
-		cr_assert_eq(coll_check(&c, 8), symcclInvalidArgument, "%zu", bad[i]);
+		cr_assert_eq(coll_check(&c, 0, 8), symcclInvalidArgument, "%zu", bad[i]);
 		cr_assert_not_null(strstr(error_text(), "count"));
 	}
 	c.count = (size_t)1 << 33; /* far over 2^31, and right */
-	cr_assert_eq(coll_check(&c, 8), symcclSuccess);
+	cr_assert_eq(coll_check(&c, 0, 8), symcclSuccess);
 }
 
 /* ---- Layout ---------------------------------------------------------------------------------- */

@@ -45,14 +45,16 @@ void slot_describe(struct slot *slot, const struct step *s)
 
 static void call_text(const struct slot_call *c, char *out, size_t n)
 {
-	static const char *const func[] = {"Barrier", "AllGather", "AllReduce", "ReduceScatter"};
+	static const char *const func[] = {"Barrier", "AllGather", "AllReduce", "ReduceScatter",
+		"Broadcast", "Reduce", "AlltoAll", "Gather", "Scatter", "AlltoAllv",
+		"a group of sends and receives", "PutSignal", "Signal", "WaitSignal"};
 	static const char *const type[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64",
 		"float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
 	static const char *const op[] = {"sum", "prod", "max", "min", "avg", "pre-multiplied sum"};
-	int reduces = c->func == symcclFuncAllReduce || c->func == symcclFuncReduceScatter;
+	int reduces = coll_reduces((symcclFunc_t)c->func);
 
-	if (c->func == symcclFuncBarrier || c->func >= ARRAY_LEN(func) ||
-		c->type >= ARRAY_LEN(type)) {
+	if (c->func == symcclFuncBarrier || coll_is_listed((symcclFunc_t)c->func) ||
+		c->func >= ARRAY_LEN(func) || c->type >= ARRAY_LEN(type)) {
 		snprintf(out, n, "%s", c->func < ARRAY_LEN(func) ? func[c->func] : "another call");
 		return;
 	}
