@@ -3,7 +3,7 @@
  * perf_main(); options, processes and threads, timing, checking and output are here:
  *   common_options.c  command line          common_launch.c  processes, threads, ranks, buffers
  *   common_run.c      timing                common_data.c    random inputs and the check
- *   common_report.c   table and JSON
+ *   common_report.c   table and JSON        common_gpu.c      GPUs: driver, memory, timing
  */
 #ifndef PERF_COMMON_H
 #define PERF_COMMON_H
@@ -31,9 +31,10 @@ struct perf_options {
 	int average; /* 0 rank 0, 1 mean, 2 least, 3 most over ranks; PERF_AUTO: 3 if dirty, else 1
 		      */
 	int check, blocking, cputime, timeout, per_iter, skip, timestamps, memory;
-	int buffers;    /* -R */
-	int unalign;    /* in elements */
-	int dirty, pin; /* pin: PERF_AUTO when there are enough CPUs */
+	int buffers;            /* -R */
+	int unalign;            /* in elements */
+	int graph, null_stream; /* -G launches of a graph; -y */
+	int dirty, pin;         /* pin: PERF_AUTO when there are enough CPUs; dirty: on CPUs */
 	int type, op, root;
 	int device;  /* symcclDeviceType_t */
 	size_t seed; /* 0: a fresh one */
@@ -60,9 +61,13 @@ struct perf_rank {
 	int rank;
 	symcclComm_t comm;
 	symcclStream_t stream;       /* NULL on CPU memory */
+	symcclComm_t host;           /* for results and for meeting; on CPU memory comm itself */
+	int device;                  /* its GPU; -1 on CPU memory */
 	char *send_base, *recv_base; /* allocations; the buffers start unalign elements inside */
 	size_t send_bytes, recv_bytes;
 	symcclWindow_t send_win, recv_win;
+	struct CUevent_st **marks; /* common_gpu.c */
+	int nmarks;
 };
 
 struct perf_thread;
@@ -97,6 +102,8 @@ struct perf_thread {
 	struct bench_team team; /* n 0: flags cannot be shared, symcclBarrier() is used */
 	double *mine, *all;     /* exchange buffers */
 	size_t all_len;
+	char *scratch; /* of CPU memory, for what is on a GPU */
+	size_t scratch_len;
 	int wrong; /* this process's own view */
 };
 
@@ -108,7 +115,7 @@ struct perf_job {
 	char **argv;
 	int nprocs, proc;             /* processes, and which this is */
 	int local_index, local_procs; /* on this node; -1: unknown */
-	int nranks, pinned;
+	int nranks, pinned, cuda;
 	symcclUniqueId id;
 	struct perf_thread *threads;
 	struct perf_report *report; /* of the process that holds rank 0, else NULL */
@@ -126,9 +133,13 @@ struct perf_time {
 struct perf_who {
 	int32_t pid, cpu; /* cpu -1: free to move */
 	char host[56];
+	int32_t device, mps; /* device -1: CPU memory; mps: several processes run at once on it */
+	char bus[16], name[40];
 };
 
 /* ---- common_options.c ---- */
+/* options_settle() once it is known where the buffers are. */
+void options_settle(struct perf_options *o, int cuda);
 int options_parse(struct perf_options *o, const struct perf_coll *coll, int argc, char **argv,
 	char *err, size_t errlen); /* 0, or -1 and a sentence */
 void options_usage(FILE *f, const char *program);
@@ -159,6 +170,34 @@ int cpu_pin(int index); /* the index-th allowed CPU; returns its number or -1 */
 
 /* ---- common_run.c ---- */
 void perf_run(struct perf_thread *t);
+/* Every rank gives n doubles; the thread's first rank gets nranks * n of them, in rank order, valid
+ * until the next exchange. */
+const double *perf_exchange(struct perf_thread *t, const double *mine, size_t n);
+/* The -a of one value over ranks, stride apart. */
+double perf_over_ranks(const struct perf_job *job, const double *v, size_t stride, int average);
+void perf_barrier(struct perf_thread *t); /* of all threads' CPUs */
+/* One iteration of all ranks of the thread; on GPUs only enqueued. */
+void perf_call(struct perf_thread *t, const struct perf_case *c, int in_place);
+void perf_dirty(struct perf_thread *t, const struct perf_case *c, int in_place, int salt);
+
+/* ---- common_gpu.c ---- */
+/* NULL: there are GPUs; else a sentence why not. Not before a fork, and before any threads. */
+const char *gpu_open(void);
+int gpu_count(void);
+void gpu_bind(int device); /* the thread's current GPU */
+void gpu_who(int device, struct perf_who *who);
+/* r->device is set: make and free r->stream. */
+void gpu_rank_open(struct perf_rank *r, int null_stream);
+void gpu_rank_close(struct perf_rank *r);
+/* Memory of r's GPU. set: on r's stream; copy: between any two memories, done when it returns. */
+void *gpu_alloc(const struct perf_rank *r, size_t bytes);
+void gpu_free(const struct perf_rank *r, void *p);
+void gpu_set(const struct perf_rank *r, void *p, int byte, size_t n);
+void gpu_copy(const struct perf_rank *r, void *dst, const void *src, size_t n);
+void gpu_sync(const struct perf_rank *r); /* also looks at the communicator */
+/* Seconds of one call; sets out->iters, and the spread where there are single times. */
+double gpu_time(
+	struct perf_thread *t, const struct perf_case *c, int in_place, struct perf_time *out);
 
 /* ---- common_data.c ---- */
 /* Elements [first, first + n) of rank's input. Any range gives the same values. */

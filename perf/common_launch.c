@@ -189,26 +189,42 @@ static int pin_wanted(const struct perf_job *job)
 
 	if (o->pin != PERF_AUTO)
 		return o->pin;
-	return o->ranks == 1 && job->local_index >= 0 &&
+	return o->ranks == 1 && !job->cuda && job->local_index >= 0 &&
 	       job->local_procs * o->threads <= cpus_allowed();
 }
 
 /* ---- Ranks ------------------------------------------------------------------------------ */
 
-static char *buffer_alloc(int kind, size_t bytes, int rank)
+static char *buffer_alloc(const struct perf_job *job, const struct perf_rank *r, size_t bytes)
 {
 	size_t rounded = (bytes + PAGE - 1) / PAGE * PAGE;
 	void *p = NULL;
 
-	if (kind) {
-		perf_check(symcclMemAllocOn(&p, rounded, symcclDeviceHost), NULL, "symcclMemAlloc");
+	if (job->cuda)
+		gpu_bind(r->device);
+	if (job->opt.buffers) {
+		perf_check(symcclMemAllocOn(
+				   &p, rounded, job->cuda ? symcclDeviceCuda : symcclDeviceHost),
+			NULL, "symcclMemAlloc");
 		return p;
 	}
+	if (job->cuda)
+		return gpu_alloc(r, rounded);
 	p = aligned_alloc(PAGE, rounded);
 	if (!p)
-		perf_die("rank %d: no memory for a buffer of %zu bytes", rank, rounded);
+		perf_die("rank %d: no memory for a buffer of %zu bytes", r->rank, rounded);
 	memset(p, 0, rounded);
 	return p;
+}
+
+static void buffer_free(const struct perf_job *job, const struct perf_rank *r, char *p)
+{
+	if (job->opt.buffers)
+		symcclMemFree(p);
+	else if (job->cuda)
+		gpu_free(r, p);
+	else
+		free(p);
 }
 
 static size_t memory_available(void)
@@ -239,25 +255,44 @@ static void buffer_bytes(const struct perf_job *job, size_t *send, size_t *recv)
 	*recv = (c.sendcount > c.recvcount ? c.sendcount : c.recvcount) + pad; /* in place: both */
 }
 
+/* A communicator of all ranks, in a group with the thread's others. */
+static void comms_init(struct perf_thread *t, symcclUniqueId id, symcclDeviceType_t device)
+{
+	symcclConfig_t config = SYMCCL_CONFIG_INITIALIZER;
+
+	config.device = device;
+	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
+	for (int i = 0; i < t->job->opt.ranks; i++) {
+		struct perf_rank *r = &t->ranks[i];
+
+		if (device == symcclDeviceCuda)
+			gpu_bind(r->device);
+		perf_check(
+			symcclCommInitRankConfig(device == symcclDeviceCuda ? &r->comm : &r->host,
+				t->job->nranks, id, r->rank, &config),
+			NULL, "symcclCommInitRank");
+	}
+	perf_check(symcclGroupEnd(), NULL, "symcclCommInitRank");
+}
+
+/* On CPU memory one communicator; on GPUs a second one, whose id goes over the first. */
 static void comms_create(struct perf_thread *t)
 {
 	struct perf_job *job = t->job;
-	symcclConfig_t config = SYMCCL_CONFIG_INITIALIZER;
-	symcclDeviceType_t type;
+	symcclUniqueId id = {{0}};
 
-	/* What is timed here is CPU memory; a communicator on a GPU would not take it. */
-	config.device = job->opt.device == symcclDeviceAuto ? symcclDeviceHost
-							    : (symcclDeviceType_t)job->opt.device;
-	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
+	comms_init(t, job->id, symcclDeviceHost);
+	if (!job->cuda) {
+		for (int i = 0; i < job->opt.ranks; i++)
+			t->ranks[i].comm = t->ranks[i].host;
+		return;
+	}
+	if (t->index == 0)
+		perf_check(symcclGetUniqueId(&id), NULL, "symcclGetUniqueId");
+	memcpy(&id, perf_exchange(t, (const double *)&id, sizeof(id) / sizeof(double)), sizeof(id));
 	for (int i = 0; i < job->opt.ranks; i++)
-		perf_check(symcclCommInitRankConfig(&t->ranks[i].comm, job->nranks, job->id,
-				   t->ranks[i].rank, &config),
-			NULL, "symcclCommInitRank");
-	perf_check(symcclGroupEnd(), NULL, "symcclCommInitRank");
-	perf_check(symcclCommDeviceType(t->ranks[0].comm, &type), t->ranks[0].comm,
-		"symcclCommDeviceType");
-	if (type != symcclDeviceHost)
-		perf_die("this program times CPU memory only: use --device host");
+		gpu_rank_open(&t->ranks[i], job->opt.null_stream);
+	comms_init(t, id, symcclDeviceCuda);
 }
 
 static void windows_register(struct perf_thread *t)
@@ -291,13 +326,13 @@ static void team_make(struct perf_thread *t)
 	for (int i = 0; i < per; i++) {
 		perf_check(symcclMemAllocOn(&p[i], sizeof(struct bench_flags), symcclDeviceHost),
 			NULL, "symcclMemAlloc");
-		perf_check(symcclCommWindowRegister(t->ranks[i].comm, p[i],
+		perf_check(symcclCommWindowRegister(t->ranks[i].host, p[i],
 				   sizeof(struct bench_flags), &win[i], SYMCCL_WIN_DEFAULT),
-			t->ranks[i].comm, "symcclCommWindowRegister");
+			t->ranks[i].host, "symcclCommWindowRegister");
 	}
-	perf_check(symcclGroupEnd(), t->ranks[0].comm, "symcclCommWindowRegister");
+	perf_check(symcclGroupEnd(), t->ranks[0].host, "symcclCommWindowRegister");
 	for (int i = 1; i < per; i++) {
-		perf_check(symcclCommWindowDeregister(t->ranks[i].comm, win[i]), t->ranks[i].comm,
+		perf_check(symcclCommWindowDeregister(t->ranks[i].host, win[i]), t->ranks[i].host,
 			"symcclCommWindowDeregister");
 		symcclMemFree(p[i]);
 	}
@@ -306,7 +341,7 @@ static void team_make(struct perf_thread *t)
 	for (int i = 0; i < n; i++) {
 		void *peer;
 
-		if (symcclWinGetPeerPtr(t->ranks[0].comm, win[0], i * per, 0, &peer))
+		if (symcclWinGetPeerPtr(t->ranks[0].host, win[0], i * per, 0, &peer))
 			return;
 		t->team.of[i] = peer;
 	}
@@ -327,8 +362,8 @@ static void buffers_make(struct perf_thread *t)
 
 		r->send_bytes = send;
 		r->recv_bytes = recv;
-		r->send_base = buffer_alloc(t->job->opt.buffers, send, r->rank);
-		r->recv_base = buffer_alloc(t->job->opt.buffers, recv, r->rank);
+		r->send_base = buffer_alloc(t->job, r, send);
+		r->recv_base = buffer_alloc(t->job, r, recv);
 	}
 	if (t->job->opt.buffers == 2)
 		windows_register(t);
@@ -336,43 +371,57 @@ static void buffers_make(struct perf_thread *t)
 
 static void thread_close(struct perf_thread *t)
 {
+	struct perf_job *job = t->job;
+
 	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
-	for (int i = 0; i < t->job->opt.ranks; i++) {
+	for (int i = 0; i < job->opt.ranks; i++) {
 		struct perf_rank *r = &t->ranks[i];
 
 		perf_check(symcclCommWindowDeregister(r->comm, r->send_win), r->comm, "deregister");
 		perf_check(symcclCommWindowDeregister(r->comm, r->recv_win), r->comm, "deregister");
 		if (i == 0)
-			perf_check(symcclCommWindowDeregister(r->comm, t->flags_win), r->comm,
+			perf_check(symcclCommWindowDeregister(r->host, t->flags_win), r->host,
 				"deregister");
-		perf_check(symcclCommDestroy(r->comm), NULL, "symcclCommDestroy");
+		if (r->host != r->comm)
+			perf_check(symcclCommDestroy(r->comm), NULL, "symcclCommDestroy");
+		perf_check(symcclCommDestroy(r->host), NULL, "symcclCommDestroy");
 	}
 	perf_check(symcclGroupEnd(), NULL, "symcclCommDestroy");
 	symcclMemFree(t->flags);
-	for (int i = 0; i < t->job->opt.ranks; i++)
-		if (t->job->opt.buffers) {
-			symcclMemFree(t->ranks[i].send_base);
-			symcclMemFree(t->ranks[i].recv_base);
-		} else {
-			free(t->ranks[i].send_base);
-			free(t->ranks[i].recv_base);
-		}
+	for (int i = 0; i < job->opt.ranks; i++) {
+		buffer_free(job, &t->ranks[i], t->ranks[i].send_base);
+		buffer_free(job, &t->ranks[i], t->ranks[i].recv_base);
+		if (job->cuda)
+			gpu_rank_close(&t->ranks[i]);
+	}
 	free(t->ranks);
 	free(t->mine);
 	free(t->all);
+	free(t->scratch);
+}
+
+/* Rank by rank over the node's GPUs, several on one when they are fewer. */
+static void ranks_place(struct perf_thread *t)
+{
+	struct perf_job *job = t->job;
+	int before = (job->local_index < 0 ? job->proc : job->local_index) * job->opt.threads +
+		     t->index % job->opt.threads;
+
+	for (int i = 0; i < job->opt.ranks; i++) {
+		t->ranks[i].rank = t->index * job->opt.ranks + i;
+		t->ranks[i].device = job->cuda ? (before * job->opt.ranks + i) % gpu_count() : -1;
+	}
 }
 
 static void *thread_main(void *arg)
 {
 	struct perf_thread *t = arg;
 	struct perf_job *job = t->job;
-	int per = job->opt.ranks;
 
-	t->ranks = calloc((size_t)per, sizeof(*t->ranks));
+	t->ranks = calloc((size_t)job->opt.ranks, sizeof(*t->ranks));
 	if (!t->ranks)
 		perf_die("no memory");
-	for (int i = 0; i < per; i++)
-		t->ranks[i].rank = t->index * per + i;
+	ranks_place(t);
 	comms_create(t);
 	team_make(t);
 	/* Only now, so that the library's helper threads are not pinned with this one. */
@@ -401,6 +450,29 @@ static void memory_check(const struct perf_job *job)
 			here >> 20, have >> 20);
 }
 
+/* Where the buffers are: --device, else SYMCCL_DEVICE, else GPUs where there are any. */
+static void device_choose(struct perf_job *job)
+{
+	const char *env = getenv("SYMCCL_DEVICE"), *why;
+	int asked = job->opt.device;
+
+	if (asked == symcclDeviceAuto && env)
+		asked = !strcmp(env, "host")   ? symcclDeviceHost
+			: !strcmp(env, "cuda") ? symcclDeviceCuda
+					       : symcclDeviceAuto;
+	if (asked != symcclDeviceHost) {
+		/* Streams that wait for each other need queues of their own; a GPU has few for all
+		 * processes. */
+		if (job->opt.threads * job->opt.ranks > 1)
+			setenv("CUDA_DEVICE_MAX_CONNECTIONS", job->nprocs > 1 ? "8" : "32", 0);
+		why = gpu_open();
+		if (why && asked == symcclDeviceCuda)
+			perf_die("--device cuda: %s", why);
+		job->cuda = !why;
+	}
+	options_settle(&job->opt, job->cuda);
+}
+
 static int job_run(struct perf_job *job)
 {
 	int n = job->opt.threads, wrong = 0;
@@ -412,8 +484,10 @@ static int job_run(struct perf_job *job)
 	job->nranks = job->nprocs * n * job->opt.ranks;
 	if (job->opt.root >= job->nranks)
 		perf_die("-r %d: there are %d ranks", job->opt.root, job->nranks);
+	device_choose(job);
 	job->pinned = pin_wanted(job);
-	memory_check(job);
+	if (!job->cuda)
+		memory_check(job);
 	for (int i = 0; i < n; i++) {
 		job->threads[i].job = job;
 		job->threads[i].index = job->proc * n + i;

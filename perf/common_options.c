@@ -40,7 +40,7 @@ static const struct option_row rows[] = {
 	{'N', "run_cycles", "n", INT, AT(cycles), 0, 1 << 30,
 		"go over all sizes n times; 0: for ever (1)"},
 	{'a', "average", "0-3", INT, AT(average), 0, 3,
-		"over ranks: 0 rank 0, 1 mean, 2 least, 3 most (3; 1 with --dirty 0)"},
+		"over ranks: 0 rank 0, 1 mean, 2 least, 3 most (1 back to back, else 3)"},
 	{'c', "check", "n", INT, AT(check), 0, 1 << 20, "iterations whose outputs are checked (1)"},
 	{'o', "op", "op", OP, AT(op), 0, 0, "sum prod max min avg all (sum)"},
 	{'d', "datatype", "type", TYPE, AT(type), 0, 0,
@@ -48,9 +48,9 @@ static const struct option_row rows[] = {
 		"(float)"},
 	{'r', "root", "root", ROOT, AT(root), 0, INT_MAX, "root rank, or all (0)"},
 	{'z', "blocking", "0-3", INT, AT(blocking), 0, 3,
-		"with --dirty 0: 1 barrier after each iteration, 3 the same but not timed (0)"},
+		"back to back: 1 wait and meet after each iteration, 3 the same but not timed (0)"},
 	{'C', "report_cputime", "0|1", INT, AT(cputime), 0, 1,
-		"report CPU time of the calling thread (0)"},
+		"report CPU time of the calling thread; on GPUs that of enqueueing (0)"},
 	{'T', "timeout", "seconds", INT, AT(timeout), 0, 1 << 20,
 		"end the program when a size takes longer (0: never)"},
 	{'I', "per_iter_timing", "0|1", INT, AT(per_iter), 0, 1,
@@ -61,22 +61,23 @@ static const struct option_row rows[] = {
 		"end each row with the time of day (0)"},
 	{'J', "output_file", "file", STRING, AT(json), 0, 0, "write everything as JSON too"},
 	{'R', "local_register", "0|1|2", INT, AT(buffers), 0, 2,
-		"buffers: 0 malloc, 1 symcclMemAlloc, 2 symmetric windows (0)"},
+		"buffers: 0 malloc or cuMemAlloc, 1 symcclMemAlloc, 2 symmetric windows (0)"},
 	{'M', "memory", "0|1", INT, AT(memory), 0, 1, "report memory use of the processes (0)"},
 	{'u', "unalign", "n", INT, AT(unalign), 0, 1 << 16, "start buffers n elements off (0)"},
 	{LONG_DEVICE, "device", "auto|host|cuda", DEVICE, AT(device), 0, 0,
-		"memory of the buffers (auto)"},
+		"memory of the buffers (auto: SYMCCL_DEVICE, else GPUs if there are any)"},
 	{LONG_DIRTY, "dirty", "0|1", INT, AT(dirty), 0, 1,
 		"1: rewrite inputs and meet before each timed call, median of calls; "
-		"0: back to back, mean (1)"},
+		"0: back to back, mean (CPUs 1, GPUs 0)"},
 	{LONG_PIN, "pin", "0|1", INT, AT(pin), 0, 1, "one CPU a rank (1 if there are enough)"},
 	{LONG_SEED, "seed", "n", SIZE, AT(seed), 0, 0, "of the random data (a fresh one)"},
-	{'G', "cudagraph", "n", NOTHING, 0, 0, 0, "CUDA graphs"},
+	{'G', "cudagraph", "n", INT, AT(graph), 0, 1 << 16,
+		"GPUs: the iterations (20) in a CUDA graph that is launched n times (0: none)"},
+	{'y', "stream_null", "0|1", INT, AT(null_stream), 0, 1, "GPUs: use the default stream (0)"},
 	{'p', "parallel_init", "0|1", NOTHING, 0, 0, 0, "threads always initialise in parallel"},
-	{'y', "stream_null", "0|1", NOTHING, 0, 0, 0, "CUDA streams"},
-	{'x', "cta_policy", "n", NOTHING, 0, 0, 0, "CUDA launches"},
-	{'D', "device_implementation", "n", NOTHING, 0, 0, 0, "CUDA kernels"},
-	{'V', "device_cta_count", "n", NOTHING, 0, 0, 0, "CUDA kernels"},
+	{'x', "cta_policy", "n", NOTHING, 0, 0, 0, "the library chooses"},
+	{'D', "device_implementation", "n", NOTHING, 0, 0, 0, "the library's kernels are timed"},
+	{'V', "device_cta_count", "n", NOTHING, 0, 0, 0, "SYMCCL_MAX_CTAS does that"},
 	{'h', "help", NULL, HELP, 0, 0, 0, "this text"},
 };
 enum { NROWS = sizeof(rows) / sizeof(rows[0]) };
@@ -275,18 +276,38 @@ static void defaults(struct perf_options *o)
 		.cycles = 1,
 		.average = PERF_AUTO,
 		.check = 1,
-		.dirty = 1,
+		.dirty = PERF_AUTO,
 		.pin = PERF_AUTO,
 		.type = symcclFloat32,
 	};
 }
 
-/* What is said only when all is known. */
-static int agree(struct perf_options *o, const struct perf_coll *coll, char *err, size_t errlen)
+void options_settle(struct perf_options *o, int cuda)
 {
+	if (!cuda) {
+		if (o->graph)
+			ignore(o, "cudagraph");
+		if (o->null_stream)
+			ignore(o, "stream_null");
+		o->graph = o->null_stream = 0;
+	}
+	if (o->graph && o->dirty == 1)
+		ignore(o, "dirty");
+	if (o->graph || (o->dirty == PERF_AUTO && cuda))
+		o->dirty = 0;
+	o->dirty = o->dirty != 0;
+	if (o->blocking && (o->dirty || o->graph)) {
+		ignore(o, "blocking");
+		o->blocking = 0;
+	}
 	if (o->average == PERF_AUTO)
 		o->average = o->dirty ? 3 : 1;
-	if (o->iters != PERF_AUTO && o->skip >= o->iters) {
+}
+
+/* What can be said before it is known where the buffers are. */
+static int agree(struct perf_options *o, const struct perf_coll *coll, char *err, size_t errlen)
+{
+	if (o->iters != PERF_AUTO && !o->graph && o->skip >= o->iters) {
 		snprintf(err, errlen, "-K %d leaves nothing of -n %d", o->skip, o->iters);
 		return -1;
 	}
@@ -294,8 +315,6 @@ static int agree(struct perf_options *o, const struct perf_coll *coll, char *err
 		ignore(o, "op");
 	if (!coll->rooted && o->root)
 		ignore(o, "root");
-	if (o->dirty && o->blocking)
-		ignore(o, "blocking");
 	if (coll->no_data) {
 		o->nsizes = 1;
 		o->sizes[0] = 0;
@@ -354,6 +373,6 @@ void options_usage(FILE *f, const char *program)
 			r->value ? r->value : "");
 		fprintf(f, r->letter < 256 ? "  -%c, " : "      ", r->letter);
 		fprintf(f, "%-28s %s%s\n", left,
-			r->kind == NOTHING ? "accepted, without effect on CPUs: " : "", r->help);
+			r->kind == NOTHING ? "accepted, without effect: " : "", r->help);
 	}
 }

@@ -78,7 +78,7 @@ static void json_pair(FILE *f, const char *name, const char *value)
 	fputs(",\n", f);
 }
 
-static void json_open(struct perf_report *r, int version)
+static void json_open(struct perf_report *r, const struct perf_who *who, int version)
 {
 	const struct perf_options *o = r->opt;
 	struct utsname host;
@@ -109,10 +109,12 @@ static void json_open(struct perf_report *r, int version)
 	fprintf(r->json,
 		"],\n  \"ranks\": %d, \"processes\": %d, \"threads\": %d, \"ranks_per_thread\": "
 		"%d,\n"
-		"  \"device\": \"host\", \"buffers\": %d, \"dirty\": %d, \"average\": %d, "
-		"\"pinned\": %d, \"seed\": %zu,\n"
+		"  \"device\": \"%s\", \"gpu\": \"%s\", \"graph_launches\": %d,\n"
+		"  \"buffers\": %d, \"dirty\": %d, \"average\": %d, \"pinned\": %d, \"seed\": "
+		"%zu,\n"
 		"  \"line_latency_ns\": %.1f, \"copy_gbs\": %.2f,\n  \"rows\": [",
-		r->job->nranks, r->job->nprocs, o->threads, o->ranks, o->buffers, o->dirty,
+		r->job->nranks, r->job->nprocs, o->threads, o->ranks,
+		r->job->cuda ? "cuda" : "host", who[0].name, o->graph, o->buffers, o->dirty,
 		o->average, r->job->pinned, o->seed, r->line_ns, r->copy_gbs);
 }
 
@@ -133,19 +135,38 @@ static void json_time(const struct perf_report *r, const char *name, const struc
 
 /* ---- The table -------------------------------------------------------------------------- */
 
+static int share_gpu(const struct perf_who *a, const struct perf_who *b)
+{
+	return a->device >= 0 && a->pid != b->pid && !strcmp(a->host, b->host) &&
+	       !strcmp(a->bus, b->bus);
+}
+
 static void print_ranks(const struct perf_job *job, const struct perf_who *who)
 {
+	int turns = 0;
+
 	printf("# Using devices\n");
 	for (int i = 0; i < job->nranks && i < RANKS_SHOWN; i++) {
-		printf("#  Rank %2d Group  0 Pid %6d on %10s device  0 [host] ", i, who[i].pid,
-			who[i].host);
-		if (who[i].cpu < 0)
-			printf("not pinned\n");
+		const struct perf_who *w = &who[i];
+
+		printf("#  Rank %2d Group  0 Pid %6d on %10s device %2d [", i, w->pid, w->host,
+			w->device < 0 ? 0 : w->device);
+		if (w->device >= 0)
+			printf("%s] %s\n", w->bus, w->name);
+		else if (w->cpu < 0)
+			printf("host] not pinned\n");
 		else
-			printf("CPU %d\n", who[i].cpu);
+			printf("host] CPU %d\n", w->cpu);
 	}
 	if (job->nranks > RANKS_SHOWN)
 		printf("#  and %d more\n", job->nranks - RANKS_SHOWN);
+	for (int i = 0; i < job->nranks; i++)
+		for (int k = 0; k < i; k++)
+			turns |= share_gpu(&who[i], &who[k]) && !who[i].mps;
+	if (turns)
+		printf("# Processes share a GPU without MPS: their kernels take turns, and wait "
+		       "for "
+		       "each other that long\n");
 }
 
 static const char *count_text(char *text, size_t len, int n)
@@ -154,12 +175,27 @@ static const char *count_text(char *text, size_t len, int n)
 	return text;
 }
 
+/* How a row is timed. */
+static void print_timing(const struct perf_options *o, int cuda)
+{
+	static const char *const over[] = {
+		"of rank 0", "mean over ranks", "of the fastest rank", "of the slowest rank"};
+	const char *clock = o->cputime ? "CPU time" : cuda ? "CUDA events" : "CPU clock";
+
+	printf("# Time: %s, ", clock);
+	if (o->graph)
+		printf("a graph launched %d times, median over launches", o->graph);
+	else if (o->dirty)
+		printf("inputs rewritten and a barrier before each call, median over calls");
+	else
+		printf("back to back, mean over calls");
+	printf(", %s\n", over[o->average]);
+}
+
 static void print_settings(const struct perf_report *r, int version)
 {
 	static const char *const buffers[] = {
-		"malloc (-R 0)", "symcclMemAlloc (-R 1)", "symmetric windows (-R 2)"};
-	static const char *const over[] = {
-		"of rank 0", "mean over ranks", "of the fastest rank", "of the slowest rank"};
+		"plain memory (-R 0)", "symcclMemAlloc (-R 1)", "symmetric windows (-R 2)"};
 	const struct perf_options *o = r->opt;
 	char warmup[16], iters[16];
 
@@ -174,10 +210,7 @@ static void print_settings(const struct perf_report *r, int version)
 		count_text(warmup, sizeof(warmup), o->warmup),
 		count_text(iters, sizeof(iters), o->iters), o->agg_iters, o->check, o->unalign);
 	printf("# Buffers: %s; seed %zu\n", buffers[o->buffers], o->seed);
-	printf("# Time: %s%s\n",
-		o->dirty ? "inputs rewritten and a barrier before each call, median over calls, "
-			 : "back to back, mean over calls, ",
-		over[o->average]);
+	print_timing(o, r->job->cuda);
 	if (r->line_ns > 0)
 		printf("# L (one-way line latency, ranks 0 and 1): %.0f ns   C (copies by two "
 		       "ranks at "
@@ -254,7 +287,7 @@ struct perf_report *report_open(
 	print_settings(r, version);
 	print_ranks(job, who);
 	if (job->opt.json)
-		json_open(r, version);
+		json_open(r, who, version);
 	print_columns(&job->opt);
 	return r;
 }

@@ -1,5 +1,5 @@
 /* One thread's walk over types, operators, roots and sizes: time, then check, then report. All
- * threads of all processes walk alike; what one must know of the others goes by exchange(). */
+ * threads of all processes walk alike; what one must know of the others goes by perf_exchange(). */
 #define _GNU_SOURCE
 #include <math.h>
 #include <sched.h>
@@ -15,9 +15,8 @@ static const double budget_s = 0.25, progress_s = 0.5;
 
 /* ---- Among ranks ------------------------------------------------------------------------ */
 
-/* Every rank gives n doubles; the thread's first rank gets nranks * n of them, in rank order. The
- * library moves them, outside of what is timed. */
-static const double *exchange(struct perf_thread *t, const double *mine, size_t n)
+/* The library moves them, outside of what is timed. */
+const double *perf_exchange(struct perf_thread *t, const double *mine, size_t n)
 {
 	int per = t->job->opt.ranks;
 	size_t len = n * (size_t)t->job->nranks;
@@ -32,14 +31,13 @@ static const double *exchange(struct perf_thread *t, const double *mine, size_t 
 	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
 	for (int i = 0; i < per; i++)
 		perf_check(symcclAllGather(mine, t->all + len * (size_t)i, n, symcclFloat64,
-				   t->ranks[i].comm, NULL),
-			t->ranks[i].comm, "symcclAllGather of results");
-	perf_check(symcclGroupEnd(), t->ranks[0].comm, "symcclAllGather of results");
+				   t->ranks[i].host, NULL),
+			t->ranks[i].host, "symcclAllGather of results");
+	perf_check(symcclGroupEnd(), t->ranks[0].host, "symcclAllGather of results");
 	return t->all;
 }
 
-/* The -a of one value over ranks, stride apart. */
-static double over_ranks(const struct perf_job *job, const double *v, size_t stride, int average)
+double perf_over_ranks(const struct perf_job *job, const double *v, size_t stride, int average)
 {
 	double sum = 0, least = v[0], most = v[0];
 
@@ -53,7 +51,7 @@ static double over_ranks(const struct perf_job *job, const double *v, size_t str
 	return average == 0 ? v[0] : average == 1 ? sum / job->nranks : average == 2 ? least : most;
 }
 
-static void barrier(struct perf_thread *t)
+void perf_barrier(struct perf_thread *t)
 {
 	if (t->team.n) {
 		bench_barrier(&t->team);
@@ -62,8 +60,8 @@ static void barrier(struct perf_thread *t)
 	perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
 	for (int i = 0; i < t->job->opt.ranks; i++)
 		perf_check(
-			symcclBarrier(t->ranks[i].comm, NULL), t->ranks[i].comm, "symcclBarrier");
-	perf_check(symcclGroupEnd(), t->ranks[0].comm, "symcclBarrier");
+			symcclBarrier(t->ranks[i].host, NULL), t->ranks[i].host, "symcclBarrier");
+	perf_check(symcclGroupEnd(), t->ranks[0].host, "symcclBarrier");
 }
 
 /* ---- One call --------------------------------------------------------------------------- */
@@ -83,7 +81,7 @@ static char *send_at(const struct perf_thread *t, const struct perf_case *c, int
 	return base + ((size_t)t->job->opt.unalign + shift) * c->esize;
 }
 
-static void call(struct perf_thread *t, const struct perf_case *c, int in_place)
+void perf_call(struct perf_thread *t, const struct perf_case *c, int in_place)
 {
 	int per = t->job->opt.ranks, agg = t->job->opt.agg_iters, group = per > 1 || agg > 1;
 
@@ -98,10 +96,16 @@ static void call(struct perf_thread *t, const struct perf_case *c, int in_place)
 		perf_check(symcclGroupEnd(), t->ranks[0].comm, c->coll->name);
 }
 
-static void inputs_dirty(struct perf_thread *t, const struct perf_case *c, int in_place, int salt)
+void perf_dirty(struct perf_thread *t, const struct perf_case *c, int in_place, int salt)
 {
-	for (int i = 0; i < t->job->opt.ranks; i++)
-		bench_dirty(send_at(t, c, i, in_place), c->sendcount * c->esize, (uint64_t)salt);
+	for (int i = 0; i < t->job->opt.ranks; i++) {
+		char *send = send_at(t, c, i, in_place);
+
+		if (t->job->cuda)
+			gpu_set(&t->ranks[i], send, salt, c->sendcount * c->esize);
+		else
+			bench_dirty(send, c->sendcount * c->esize, (uint64_t)salt);
+	}
 }
 
 /* ---- Timing ----------------------------------------------------------------------------- */
@@ -141,18 +145,18 @@ static int iterations(struct perf_thread *t, const struct perf_case *c, int in_p
 		if (last - t0 > progress_s)
 			progress(t, c, "warm-up", i, probes, last - t0);
 		if (o->dirty) {
-			inputs_dirty(t, c, in_place, i);
-			barrier(t);
+			perf_dirty(t, c, in_place, i);
+			perf_barrier(t);
 		}
 		last = bench_now(CLOCK_MONOTONIC);
-		call(t, c, in_place);
+		perf_call(t, c, in_place);
 	}
 	if (o->iters != PERF_AUTO)
 		return o->iters;
 	/* The last call only: the first ones pay for first touches. With its rewriting. */
-	inputs_dirty(t, c, in_place, probes);
+	perf_dirty(t, c, in_place, probes);
 	each = bench_now(CLOCK_MONOTONIC) - last;
-	n = budget_s / over_ranks(t->job, exchange(t, &each, 1), 1, 3);
+	n = budget_s / perf_over_ranks(t->job, perf_exchange(t, &each, 1), 1, 3);
 	n = n > most ? most : n;
 	return n < LEAST + o->skip ? LEAST + o->skip : (int)n;
 }
@@ -171,15 +175,15 @@ static double time_dirty(struct perf_thread *t, const struct perf_case *c, int i
 		if (t->index == 0 && bench_now(CLOCK_MONOTONIC) - start > progress_s)
 			progress(t, c, in_place ? "in place" : "out of place", i, out->iters,
 				bench_now(CLOCK_MONOTONIC) - start);
-		inputs_dirty(t, c, in_place, i);
-		barrier(t);
+		perf_dirty(t, c, in_place, i);
+		perf_barrier(t);
 		t0 = bench_now(clock);
-		call(t, c, in_place);
+		perf_call(t, c, in_place);
 		per_call[i] = (bench_now(clock) - t0) / o->agg_iters;
 	}
-	all = exchange(t, per_call, (size_t)out->iters);
+	all = perf_exchange(t, per_call, (size_t)out->iters);
 	for (int i = 0; i < out->iters; i++)
-		per_call[i] = over_ranks(t->job, all + i, (size_t)out->iters, o->average);
+		per_call[i] = perf_over_ranks(t->job, all + i, (size_t)out->iters, o->average);
 	stats_of(per_call + o->skip, out->iters - o->skip, out);
 	return bench_median(per_call + o->skip, (size_t)(out->iters - o->skip));
 }
@@ -193,14 +197,14 @@ static double time_back_to_back(struct perf_thread *t, const struct perf_case *c
 	const double *all;
 
 	progress(t, c, in_place ? "in place" : "out of place", 0, out->iters, 0);
-	barrier(t);
+	perf_barrier(t);
 	t0 = before = bench_now(clock);
 	for (int i = 0; i < out->iters; i++) {
-		call(t, c, in_place);
+		perf_call(t, c, in_place);
 		if (o->blocking == 3)
 			took += bench_now(clock) - before;
 		if (o->blocking == 1 || o->blocking == 3)
-			barrier(t);
+			perf_barrier(t);
 		if (o->per_iter || o->blocking == 3) {
 			double now = bench_now(clock);
 
@@ -211,65 +215,117 @@ static double time_back_to_back(struct perf_thread *t, const struct perf_case *c
 	if (o->blocking != 3)
 		took = bench_now(clock) - t0;
 	if (o->per_iter) {
-		all = exchange(t, t->mine, (size_t)out->iters);
+		all = perf_exchange(t, t->mine, (size_t)out->iters);
 		for (int i = 0; i < out->iters; i++)
-			t->mine[i] = over_ranks(t->job, all + i, (size_t)out->iters, 3);
+			t->mine[i] = perf_over_ranks(t->job, all + i, (size_t)out->iters, 3);
 		stats_of(t->mine + o->skip, out->iters - o->skip, out);
 	}
 	mean = took / out->iters / o->agg_iters;
-	return over_ranks(t->job, exchange(t, &mean, 1), 1, o->average);
+	return perf_over_ranks(t->job, perf_exchange(t, &mean, 1), 1, o->average);
+}
+
+static double cpu_time(
+	struct perf_thread *t, const struct perf_case *c, int in_place, struct perf_time *out)
+{
+	const struct perf_options *o = &t->job->opt;
+	clockid_t clock = o->cputime ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+
+	out->iters = iterations(t, c, in_place);
+	samples_reserve(t, out->iters);
+	return o->dirty ? time_dirty(t, c, in_place, clock, out)
+			: time_back_to_back(t, c, in_place, clock, out);
 }
 
 /* ---- Checking --------------------------------------------------------------------------- */
 
-static size_t rank_wrong(
-	const struct perf_thread *t, const struct perf_case *c, int i, int in_place)
+static char *scratch(struct perf_thread *t, size_t bytes)
 {
-	const char *base = t->ranks[i].recv_base, *recv = recv_at(t, c, i, in_place);
-	const char *begin = base + (size_t)t->job->opt.unalign * c->esize;
-	size_t extent = in_place && c->sendcount > c->recvcount ? c->sendcount : c->recvcount;
-	const char *end = begin + extent * c->esize;
-	size_t wrong = data_wrong(c, t->ranks[i].rank, recv);
+	if (bytes > t->scratch_len) {
+		free(t->scratch);
+		t->scratch_len = bytes;
+		t->scratch = malloc(bytes);
+		if (!t->scratch)
+			perf_die("no memory to check %zu MiB", bytes >> 20);
+	}
+	return t->scratch;
+}
 
-	wrong += data_guard_wrong(base, begin);
-	wrong += data_guard_wrong(end, end + PERF_GUARD);
+/* [p, p + n) of a rank's memory where the CPU can read it; valid until the next. */
+static const char *seen(struct perf_thread *t, int i, const char *p, size_t n)
+{
+	if (!t->job->cuda)
+		return p;
+	gpu_copy(&t->ranks[i], scratch(t, n), p, n);
+	return t->scratch;
+}
+
+static size_t rank_wrong(struct perf_thread *t, const struct perf_case *c, int i, int in_place)
+{
+	const char *base = t->ranks[i].recv_base;
+	size_t extent = in_place && c->sendcount > c->recvcount ? c->sendcount : c->recvcount;
+	size_t lead = (size_t)t->job->opt.unalign * c->esize, bytes = extent * c->esize;
+	size_t at = (size_t)(recv_at(t, c, i, in_place) - base);
+	const char *p = seen(t, i, base, lead + bytes + PERF_GUARD);
+	size_t wrong = data_wrong(c, t->ranks[i].rank, p + at);
+
+	wrong += data_guard_wrong(p, p + lead);
+	wrong += data_guard_wrong(p + lead + bytes, p + lead + bytes + PERF_GUARD);
 	return wrong;
 }
 
+static size_t input_wrong(struct perf_thread *t, const struct perf_case *c, int i)
+{
+	const char *send = seen(t, i, send_at(t, c, i, 0), c->sendcount * c->esize);
+
+	return data_input_wrong(c, t->ranks[i].rank, send);
+}
+
+/* Poisoned output, fresh input. */
+static void rank_fill(struct perf_thread *t, const struct perf_case *c, int i, int in_place)
+{
+	size_t extent = c->sendcount > c->recvcount ? c->sendcount : c->recvcount;
+	size_t bytes = ((size_t)t->job->opt.unalign + extent) * c->esize + PERF_GUARD;
+	struct perf_rank *r = &t->ranks[i];
+	char *send = send_at(t, c, i, in_place);
+
+	if (!t->job->cuda) {
+		memset(r->recv_base, PERF_POISON, bytes);
+		perf_input(c, r->rank, 0, c->sendcount, send);
+		return;
+	}
+	gpu_set(r, r->recv_base, PERF_POISON, bytes);
+	perf_input(c, r->rank, 0, c->sendcount, scratch(t, c->sendcount * c->esize));
+	gpu_copy(r, send, t->scratch, c->sendcount * c->esize);
+}
+
 /* Fresh inputs, poisoned outputs, one iteration, every element of every rank compared. Out of place
- * the inputs are, by turns, overwritten as soon as the call returns, which must disturb no peer,
- * and compared, since no call may change them. */
+ * the inputs are, by turns, overwritten as soon as the call returns (on GPUs: next on the stream),
+ * which must disturb no peer, and compared, since no call may change them. */
 static double check_once(struct perf_thread *t, struct perf_case *c, int in_place, int scribble)
 {
 	const struct perf_job *job = t->job;
-	size_t extent = c->sendcount > c->recvcount ? c->sendcount : c->recvcount;
 	const double *all;
 	double wrong = 0, sum = 0;
 
-	for (int i = 0; i < job->opt.ranks; i++) {
-		struct perf_rank *r = &t->ranks[i];
-
-		memset(r->recv_base, PERF_POISON,
-			((size_t)job->opt.unalign + extent) * c->esize + PERF_GUARD);
-		perf_input(c, r->rank, 0, c->sendcount, send_at(t, c, i, in_place));
-	}
-	barrier(t);
+	for (int i = 0; i < job->opt.ranks; i++)
+		rank_fill(t, c, i, in_place);
+	perf_barrier(t);
 	if (c->coll->before)
 		c->coll->before(t, c->seed);
-	call(t, c, in_place);
+	perf_call(t, c, in_place);
+	if (scribble && !in_place)
+		perf_dirty(t, c, 0, (int)(c->seed & 0xff));
+	for (int i = 0; job->cuda && i < job->opt.ranks; i++)
+		gpu_sync(&t->ranks[i]);
 	if (c->coll->wrong)
 		wrong += c->coll->wrong(t);
-	for (int i = 0; i < job->opt.ranks && !in_place; i++) {
-		if (scribble)
-			bench_dirty(send_at(t, c, i, 0), c->sendcount * c->esize, c->seed);
-		else
-			wrong += (double)data_input_wrong(c, t->ranks[i].rank, send_at(t, c, i, 0));
-	}
+	for (int i = 0; i < job->opt.ranks && !in_place && !scribble; i++)
+		wrong += (double)input_wrong(t, c, i);
 	for (int i = 0; i < job->opt.ranks; i++)
 		wrong += (double)rank_wrong(t, c, i, in_place);
 	t->wrong |= wrong > 0;
 	wrong /= job->opt.ranks; /* every rank of the thread gives the same share */
-	all = exchange(t, &wrong, 1);
+	all = perf_exchange(t, &wrong, 1);
 	for (int r = 0; r < job->nranks; r++)
 		sum += all[r];
 	return sum;
@@ -280,7 +336,6 @@ static double check_once(struct perf_thread *t, struct perf_case *c, int in_plac
 static void measure(struct perf_thread *t, struct perf_case *c, int in_place, struct perf_time *out)
 {
 	const struct perf_options *o = &t->job->opt;
-	clockid_t clock = o->cputime ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
 	size_t count = c->sendcount > c->recvcount ? c->sendcount : c->recvcount;
 	int clock_keeper = t->index % o->threads == 0; /* one thread of a process */
 	double s;
@@ -288,10 +343,7 @@ static void measure(struct perf_thread *t, struct perf_case *c, int in_place, st
 	*out = (struct perf_time){.wrong = o->check ? 0 : -1};
 	if (clock_keeper)
 		alarm((unsigned)o->timeout);
-	out->iters = iterations(t, c, in_place);
-	samples_reserve(t, out->iters);
-	s = o->dirty ? time_dirty(t, c, in_place, clock, out)
-		     : time_back_to_back(t, c, in_place, clock, out);
+	s = t->job->cuda ? gpu_time(t, c, in_place, out) : cpu_time(t, c, in_place, out);
 	out->us = s * 1e6;
 	out->algbw = s > 0 ? (double)(count * c->esize) / s / 1e9 : 0;
 	out->busbw = out->algbw * c->coll->bus_factor(c->nranks);
@@ -348,11 +400,23 @@ static void walk(struct perf_thread *t, struct perf_case *c)
 
 static void who_all(struct perf_thread *t, struct perf_who *all)
 {
-	struct perf_who me = {.pid = getpid(), .cpu = cpus_allowed() == 1 ? sched_getcpu() : -1};
+	struct perf_who me = {
+		.pid = getpid(), .cpu = cpus_allowed() == 1 ? sched_getcpu() : -1, .device = -1};
+	int per = t->job->opt.ranks;
 
 	gethostname(me.host, sizeof(me.host) - 1);
-	memcpy(all, exchange(t, (const double *)&me, sizeof(me) / sizeof(double)),
-		sizeof(me) * (size_t)t->job->nranks);
+	/* All ranks of a thread say the same in one exchange; their GPUs take one each. */
+	for (int k = 0; k < (t->job->cuda ? per : 1); k++) {
+		const double *got;
+
+		if (t->job->cuda)
+			gpu_who(t->ranks[k].device, &me);
+		got = perf_exchange(t, (const double *)&me, sizeof(me) / sizeof(double));
+		for (int r = 0; r < t->job->nranks; r++)
+			if (!t->job->cuda || r % per == k)
+				memcpy(&all[r], (const char *)got + sizeof(me) * (size_t)r,
+					sizeof(me));
+	}
 }
 
 /* One number per process: the largest over processes of a /proc/self/status line, in MiB. */
@@ -373,18 +437,18 @@ static double status_mib(const char *name)
 static const char *memory_text(struct perf_thread *t, char *text, size_t len)
 {
 	double v[3] = {status_mib("VmHWM:"), status_mib("RssShmem:"), status_mib("VmSize:")};
-	const double *all = exchange(t, v, 3);
+	const double *all = perf_exchange(t, v, 3);
 
 	snprintf(text, len,
 		"peak resident %.1f MiB, of which shared %.1f MiB, address space %.1f GiB "
 		"(largest process)",
-		over_ranks(t->job, all, 3, 3), over_ranks(t->job, all + 1, 3, 3),
-		over_ranks(t->job, all + 2, 3, 3) / 1024);
+		perf_over_ranks(t->job, all, 3, 3), perf_over_ranks(t->job, all + 1, 3, 3),
+		perf_over_ranks(t->job, all + 2, 3, 3) / 1024);
 	return text;
 }
 
 /* L and C between the first two threads; 0 where they share no flags, and where they may share a
- * CPU: what is measured then is the scheduler. */
+ * CPU: what is measured then is the scheduler. Of no interest to GPUs. */
 static void machine_measure(struct perf_thread *t, double *line_ns, double *copy_gbs)
 {
 	double v[2] = {0, 0};
@@ -392,12 +456,12 @@ static void machine_measure(struct perf_thread *t, double *line_ns, double *copy
 	int per = t->job->opt.ranks;
 
 	*line_ns = *copy_gbs = 0;
-	if (t->team.n < 2 || t->team.yield)
+	if (t->team.n < 2 || t->team.yield || t->job->cuda)
 		return;
 	v[1] = bench_copy_rate(&t->team, t->team.me < 2);
 	if (t->team.me < 2)
 		v[0] = bench_line_latency(&t->team);
-	all = exchange(t, v, 2);
+	all = perf_exchange(t, v, 2);
 	*line_ns = all[0];
 	*copy_gbs = all[1] + all[2 * per + 1];
 }
@@ -411,7 +475,7 @@ static uint64_t seed_agree(struct perf_thread *t)
 		seed = (uint64_t)getpid();
 	seed &= (1u << 31) - 1; /* short enough to be typed again */
 	memcpy(&d, &seed, sizeof(d));
-	memcpy(&seed, exchange(t, &d, 1), sizeof(seed));
+	memcpy(&seed, perf_exchange(t, &d, 1), sizeof(seed));
 	return seed;
 }
 

@@ -63,18 +63,41 @@ Test(perf, options_as_in_nccl_tests)
 	cr_assert(o.iters == 50 && o.warmup == 2 && o.buffers == 2 && o.check == 0);
 	cr_assert(o.threads == 2 && o.ranks == 3 && o.processes == 4);
 	cr_assert_eq(o.type, symcclBfloat16);
+	options_settle(&o, 0);
 	cr_assert_eq(o.average, 1, "back to back is averaged");
 	cr_assert_eq(o.nignored, 2, "-G has no meaning on a CPU, nor -r here");
+	cr_assert_eq(o.graph, 0);
 	cr_assert_eq(PARSE(o, err, "--sizes", "8,1K,3"), 0);
 	cr_assert(o.nsizes == 3 && o.sizes[1] == 1024 && o.sizes[2] == 3);
-	cr_assert_eq(o.average, 3, "dirty timing is of the slowest rank");
+	options_settle(&o, 0);
+	cr_assert(o.dirty && o.average == 3, "on CPUs: dirty, of the slowest rank");
+}
+
+Test(perf, options_on_gpus)
+{
+	struct perf_options o;
+	char err[256];
+
+	cr_assert_eq(PARSE(o, err, "-b8", "-e8"), 0, "%s", err);
+	options_settle(&o, 1);
+	cr_assert(!o.dirty && o.average == 1 && !o.graph && !o.nignored);
+	cr_assert_eq(PARSE(o, err, "-b8", "-e8", "--dirty", "1", "-z", "1"), 0, "%s", err);
+	options_settle(&o, 1);
+	cr_assert(o.dirty && o.average == 3 && !o.blocking && o.nignored == 1);
+	cr_assert_eq(PARSE(o, err, "-b8", "-e8", "-G", "7", "-n", "50", "-y", "1", "-z", "3",
+			     "--dirty", "1", "-a", "2", "-K", "60"),
+		0, "%s", err);
+	options_settle(&o, 1);
+	cr_assert(o.graph == 7 && o.iters == 50 && o.null_stream && o.average == 2);
+	cr_assert(!o.dirty && !o.blocking && o.nignored == 2, "neither in a graph");
 }
 
 Test(perf, options_refused)
 {
 	static const char bad[][2][24] = {{"-q", "1"}, {"-n", "0"}, {"-n", "ten"}, {"-R", "3"},
 		{"-d", "complex"}, {"-b", "1X"}, {"--dirty", "2"}, {"--sizes", "8,,"},
-		{"--device", "tpu"}, {"-b", "64M"}, {"-b", "0"}, {"stray", "-h"}};
+		{"--device", "tpu"}, {"-G", "-1"}, {"-y", "2"}, {"-b", "64M"}, {"-b", "0"},
+		{"stray", "-h"}};
 	struct perf_options o;
 	char err[256];
 
