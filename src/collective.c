@@ -41,7 +41,8 @@ static void team_fill(symcclComm_t comm, struct coll_team *t)
 		.gpu = h->gpu ? hub_gpu_team(h) : NULL,
 		.pid = h->pid,
 		.readable = h->readable,
-		.oversubscribed = h->oversubscribed};
+		.oversubscribed = h->oversubscribed,
+		.crowd = h->crowd};
 }
 
 symcclResult_t comm_ready_finish(symcclComm_t comm)

@@ -44,7 +44,8 @@ void rig_team(const struct rig *r, int rank, struct coll_team *t)
 			.spins = crowded ? 50 : 2000,
 			.yields = 16,
 			.timeout_ns = 60000000000u},
-		.oversubscribed = crowded};
+		.oversubscribed = crowded,
+		.crowd = r->n / 2.0};
 	coll_tuning_default(&t->tuning);
 }
 

@@ -50,8 +50,9 @@ void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l)
 
 void coll_tuning_default(struct coll_tuning *t)
 {
-	*t = (struct coll_tuning){
-		.latency_us = 0.24, .turn_us = 4, .copy_gbs = 30, .stream_gbs = 13};
+#define TUNING(field, def, lo, hi, help) t->field = def;
+#include "coll/tuning.def"
+#undef TUNING
 }
 
 static symcclResult_t check_buffer(const char *name, const void *p, size_t count)

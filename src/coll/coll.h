@@ -41,15 +41,14 @@ struct ctrl_layout {
 /* The layout for a team size; the same on all ranks. */
 void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l);
 
-/* Model constants and forced rows, agreed over ranks (rank 0's are broadcast at init). */
+/* Model constants (tuning.h) and forced rows; rank 0's, broadcast at init. */
 struct coll_tuning {
-	double latency_us; /* one exchange */
-	double turn_us;    /* one rank's turn on a CPU that ranks share */
-	double copy_gbs;   /* one worker, cache-sized, peer memory */
-	double stream_gbs; /* one worker, beyond the caches */
-	char algo[256];    /* SYMCCL_ALGO */
+#define TUNING(field, def, lo, hi, help) double field;
+#include "coll/tuning.def"
+#undef TUNING
+	char algo[256]; /* SYMCCL_ALGO */
 };
-void coll_tuning_default(struct coll_tuning *t);
+void coll_tuning_default(struct coll_tuning *t); /* those compiled in; algo is left alone */
 
 /* ---- Team --------------------------------------------------------------------------------- */
 
@@ -80,6 +79,7 @@ struct coll_team {
 	const int32_t *pid;         /* per rank: its process, 0 when it is this one */
 	int readable;               /* every process may read every other's memory (agreed) */
 	int oversubscribed;         /* more ranks on this node than CPUs they may use */
+	double crowd;               /* ranks that share a CPU; less than 1 counts as 1 */
 };
 
 /* ---- A call --------------------------------------------------------------------------------- */
