@@ -112,7 +112,8 @@ VERSION := $(shell sed -n 's/^\#define SYMCCL_\(MAJOR\|MINOR\|PATCH\) *//p' $(S)
 
 # ---- What there is ---------------------------------------------------------------------------
 
-SRC := $(wildcard $(S)src/*.c $(S)src/*/*.c $(S)src/coll/*/*.c)
+# src/shim is a library of its own (src/shim/rules.mk).
+SRC := $(filter-out $(S)src/shim/%,$(wildcard $(S)src/*.c $(S)src/*/*.c $(S)src/coll/*/*.c))
 objs = $(patsubst $(S)%.c,$(O)/obj/%.o,$(1))
 OBJ := $(call objs,$(wildcard $(SRC))) $(O)/obj/src/coll/cuda/image.o
 LIB := $(O)/lib/libsymccl
