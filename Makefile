@@ -132,6 +132,7 @@ TEST_COMMON := $(call objs,$(wildcard $(S)tests/*.c))
 CONFORMANCE_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/conformance*.c))
 FAKECUDA_OBJ := $(filter-out $(CONFORMANCE_OBJ),$(call objs,$(wildcard $(S)tests/fakecuda/*.c)))
 FAKECUDA := $(O)/tests/fakecuda/libcuda.so.1 $(O)/tests/cuda_conformance
+include $(S)tests/fakecuda/rules.mk
 # For machines with a GPU; they run on the double, too.
 GPU := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/gpu/*.c))
 # Tests with cuda in their name find the double before any driver.

@@ -5,6 +5,7 @@
 #include "coll/cuda/launch.h"
 #include "coll/cuda/rows.h"
 #include "comm_gpu.h"
+#include "gpu_order.h"
 #include "log.h"
 #include "params.h"
 #include "util.h"
@@ -32,9 +33,7 @@ struct comm_gpu {
 	const struct cuda_kernels *kernels;
 	struct dev_team team;
 	struct dev_watch watch;
-	CUevent order; /* recorded after each call, awaited when the stream changes */
-	CUstream last;
-	int has_last;
+	struct gpu_order order;
 	char *bulk; /* rank 0's scratch as this rank sees it */
 };
 
@@ -238,12 +237,8 @@ symcclResult_t comm_gpu_open(symcclComm_t comm)
 		e = fail(symcclUnhandledCudaError, "no context on GPU %d", g->device);
 	if (e == symcclSuccess)
 		e = kernels_of(g->device, &g->kernels);
-	if (e == symcclSuccess) {
-		CUresult r = cu.EventCreate(&g->order, CU_EVENT_DISABLE_TIMING);
-
-		if (r != CUDA_SUCCESS)
-			e = cu_fail(r, "an event");
-	}
+	if (e == symcclSuccess)
+		e = order_open(&g->order);
 	cu.CtxSetCurrent(before); /* the caller's, which may be another GPU's */
 	cu_leave(&scope);
 	return e;
@@ -255,16 +250,24 @@ void comm_gpu_close(symcclComm_t comm)
 
 	if (comm->gpu == NULL)
 		return;
-	if (comm->gpu->order != NULL && cu_enter(&scope) == symcclSuccess) {
-		/* What runs still uses the control block. Bounded: kernels give up with the
-		 * communicator. */
-		if (comm->gpu->has_last)
-			cu.EventSynchronize(comm->gpu->order);
-		cu.EventDestroy(comm->gpu->order);
+	/* What runs still uses the control block. */
+	if (cu_enter(&scope) == symcclSuccess) {
+		order_close(&comm->gpu->order);
 		cu_leave(&scope);
 	}
 	free(comm->gpu);
 	comm->gpu = NULL;
+}
+
+symcclResult_t comm_gpu_flush(symcclComm_t comm)
+{
+	struct cu_scope scope;
+	symcclResult_t e;
+
+	TRY(cu_enter(&scope));
+	e = order_wait(&comm->gpu->order);
+	cu_leave(&scope);
+	return e;
 }
 
 symcclResult_t comm_gpu_check_buffer(symcclComm_t comm, const char *name, const void *ptr)
@@ -291,8 +294,8 @@ static symcclResult_t copy(void *dst, const void *src, size_t n, CUstream s)
 	return r == CUDA_SUCCESS ? symcclSuccess : cu_fail(r, "copying %zu bytes", n);
 }
 
-static symcclResult_t launch(
-	symcclComm_t comm, const struct coll_call *c, const struct coll_plan *plan, CUstream stream)
+static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
+	const struct coll_plan *plan, int overlap, CUstream stream)
 {
 	struct comm_gpu *g = comm->gpu;
 	enum cuda_algo algo = (enum cuda_algo)(plan->algo->gpu - 1);
@@ -319,8 +322,8 @@ static symcclResult_t launch(
 		a.count *= coll_type_size(c->type);
 	if (c->func == symcclFuncBarrier)
 		a.count = 1;
-	return cuda_kernel_launch(
-		fn, &a, plan->nctas, gpu_threads(&comm->team, c, algo, plan->nctas), 1, stream);
+	return cuda_kernel_launch(fn, &a, plan->nctas,
+		gpu_threads(&comm->team, c, algo, plan->nctas), overlap, stream);
 }
 
 /* The scratch as a symmetric window at byte `at`. */
@@ -355,7 +358,7 @@ static symcclResult_t run_piece(
 		TRY(copy(k.send.ptr, (char *)c->send.ptr + at * es, part, stream));
 	}
 	TRY(coll_plan(&comm->team, &k, &plan));
-	TRY(launch(comm, &k, &plan, stream));
+	TRY(launch(comm, &k, &plan, 1, stream));
 	if (c->func != symcclFuncAllGather)
 		return copy((char *)c->recv.ptr + at * es, k.recv.ptr, part, stream);
 	for (size_t r = 0; r < ranks; r++)
@@ -375,21 +378,6 @@ static symcclResult_t run_pieces(symcclComm_t comm, const struct coll_call *c, C
 	return symcclSuccess;
 }
 
-/* Calls of a communicator run in one order, whatever streams they come on. */
-static symcclResult_t order_before(struct comm_gpu *g, CUstream stream, int *capturing)
-{
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-	CUresult r = cu.StreamIsCapturing(stream, &status);
-
-	if (r != CUDA_SUCCESS)
-		return cu_fail(r, "asking stream %p whether it captures", (void *)stream);
-	*capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
-	if (*capturing || !g->has_last || g->last == stream)
-		return symcclSuccess;
-	r = cu.StreamWaitEvent(stream, g->order, 0);
-	return r == CUDA_SUCCESS ? symcclSuccess : cu_fail(r, "ordering two streams");
-}
-
 symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, symcclStream_t stream)
 {
@@ -397,7 +385,8 @@ symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	CUstream s = (CUstream)stream;
 	CUcontext now = NULL;
 	symcclResult_t e;
-	int pushed = 0, capturing = 0;
+	int pushed = 0;
+	struct order_step step;
 
 	if (c->count == 0 && c->func != symcclFuncBarrier)
 		return symcclSuccess;
@@ -409,17 +398,12 @@ symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 			return cu_fail(r, "making GPU %d current", g->device);
 		pushed = 1;
 	}
-	e = order_before(g, s, &capturing);
+	e = order_before(&g->order, s, &step);
 	if (e == symcclSuccess)
-		e = plan->algo == NULL ? run_pieces(comm, c, s) : launch(comm, c, plan, s);
-	if (e == symcclSuccess && !capturing) {
-		CUresult r = cu.EventRecord(g->order, s);
-
-		if (r != CUDA_SUCCESS)
-			e = cu_fail(r, "an event after the call");
-		g->last = s;
-		g->has_last = 1;
-	}
+		e = plan->algo == NULL ? run_pieces(comm, c, s)
+				       : launch(comm, c, plan, step.overlap, s);
+	if (e == symcclSuccess)
+		e = order_after(&g->order, s, &step);
 	if (pushed)
 		cu.CtxPopCurrent(&now);
 	return e;

@@ -580,6 +580,7 @@ static const struct {
 	{"streams", group_streams, 0},
 	{"capture", group_capture, 0},
 	{"graph", group_graph, 0},
+	{"graph edges", group_graph_edges, 0},
 	{"threads", group_threads, 0},
 	{"library", group_library, 0},
 	{"fault-no-access", fault_no_access, 1},

@@ -58,6 +58,7 @@ int byte_at(CUdeviceptr va);
 void group_streams(void);
 void group_capture(void);
 void group_graph(void);
+void group_graph_edges(void);
 void group_threads(void);
 void group_library(void);
 

@@ -249,6 +249,71 @@ void group_graph(void)
 	mem_close(&m);
 }
 
+/* What the order of calls needs: a record node on the side whose edge moves on, an edge between
+ * streams of one capture, and no unjoined work because of either. */
+void group_graph_edges(void)
+{
+	CUstreamCaptureStatus status;
+	CUgraphNode tail, record;
+	CUgraph graph, info;
+	CUgraphExec exec;
+	CUstream s, t;
+	CUevent outside, join;
+	const CUgraphNode *deps;
+	struct mem m;
+	size_t ndeps;
+
+	if (!open_gpu() || !mem_open(&m, 1))
+		return;
+	MUST(StreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	MUST(StreamCreate(&t, CU_STREAM_NON_BLOCKING));
+	MUST(EventCreate(&outside, CU_EVENT_DISABLE_TIMING));
+	MUST(EventCreate(&join, CU_EVENT_DISABLE_TIMING));
+	fill(m.va, 0, gran);
+	MUST(StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	OK(StreamWaitEvent(s, outside, CU_EVENT_WAIT_EXTERNAL)); /* never recorded: no wait */
+	OK(MemsetD8Async(m.va, 21, 1, s));
+	MUST(StreamGetCaptureInfo(s, &status, NULL, &info, &deps, &ndeps));
+	THAT(ndeps == 1);
+	tail = deps[0];
+	MUST(GraphAddEventRecordNode(&record, info, &tail, 1, outside));
+	/* t joins the capture by an event, then depends on tail by an edge. */
+	OK(EventRecord(join, s));
+	OK(StreamWaitEvent(t, join, 0));
+	OK(MemcpyAsync(m.va + 1, m.va, 1, s));
+	MUST(StreamGetCaptureInfo(s, &status, NULL, &info, &deps, &ndeps));
+	OK(GraphRemoveDependencies(info, &tail, &record, 1));
+	REFUSE(GraphRemoveDependencies(info, &tail, &record, 1)); /* gone */
+	tail = deps[0];
+	OK(GraphAddDependencies(info, &tail, &record, 1));
+	REFUSE(GraphAddDependencies(info, &tail, &record, 1)); /* there already */
+	OK(StreamUpdateCaptureDependencies(t, &tail, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+	OK(MemcpyAsync(m.va + 2, m.va + 1, 1, t));
+	OK(GraphRemoveDependencies(info, &tail, &record, 1));
+	MUST(StreamGetCaptureInfo(t, &status, NULL, &info, &deps, &ndeps));
+	THAT(ndeps == 1);
+	tail = deps[0];
+	OK(GraphAddDependencies(info, &tail, &record, 1));
+	OK(EventRecord(join, t));
+	OK(StreamWaitEvent(s, join, 0));
+	MUST(StreamEndCapture(s, &graph));
+	MUST(GraphInstantiateWithFlags(&exec, graph, 0));
+	OK(GraphDestroy(graph));
+	OK(GraphLaunch(exec, s));
+	OK(StreamWaitEvent(t, outside, 0));
+	OK(MemcpyAsync(m.va + 3, m.va + 2, 1, t));
+	OK(StreamSynchronize(t));
+	THAT(byte_at(m.va + 3) == 21);
+	REFUSE(StreamUpdateCaptureDependencies(
+		t, &tail, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES)); /* not capturing */
+	OK(GraphExecDestroy(exec));
+	OK(EventDestroy(join));
+	OK(EventDestroy(outside));
+	OK(StreamDestroy(s));
+	OK(StreamDestroy(t));
+	mem_close(&m);
+}
+
 /* Another thread of mode global is bound by a global capture as the capturing one is. */
 static void *other_thread(void *arg)
 {

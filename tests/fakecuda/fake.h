@@ -167,6 +167,7 @@ struct CUgraphNode_st {
 	struct op op;
 	CUgraphNode deps[64];
 	int ndeps, lane, reached;
+	int added;    /* by hand: need not lead to the capture's end */
 	uint64_t seq; /* of the last launch */
 	struct CUgraphNode_st *next;
 };

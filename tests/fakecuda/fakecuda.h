@@ -38,6 +38,14 @@ typedef void (*fakecuda_kernel_fn)(const struct fakecuda_launch *launch, void **
 typedef void (*fakecuda_kernel_t)(
 	const char *name, fakecuda_kernel_fn fn, int n, const size_t *sizes);
 
+/* For a program linked with fakecuda/kernels.o: gives every kernel of the library its body. */
+void fake_kernels_register(void);
+/* And code for the library to load, that the double takes; instead of image.S's. */
+#define FAKE_IMAGES \
+	extern const unsigned char *const cuda_images[] __attribute__((visibility("hidden"))); \
+	const unsigned char *const cuda_images[] = { \
+		(const unsigned char *)".version: the double has the bodies", NULL};
+
 /* The hook, or NULL when libcuda.so.1 is not the double. */
 static inline void *fakecuda_hook(const char *name)
 {

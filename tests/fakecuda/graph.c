@@ -179,7 +179,7 @@ static int joined(struct capture *c)
 	for (int i = 0; i < c->origin->ndeps; i++)
 		reach(c->origin->deps[i]);
 	for (CUgraphNode n = c->graph->first; n != NULL; n = n->next)
-		if (!n->reached)
+		if (!n->reached && !n->added)
 			return 0;
 	return 1;
 }
@@ -282,6 +282,67 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
 	return done(CUDA_SUCCESS);
 }
 
+static int graph_has(CUgraph g, CUgraphNode node)
+{
+	CUgraphNode n = g->first;
+
+	while (n != NULL && n != node)
+		n = n->next;
+	return n != NULL;
+}
+
+/* To the end of the list, so that a launch meets it after all that it may depend on. */
+static void node_last(CUgraph g, CUgraphNode node)
+{
+	CUgraphNode *p = &g->first;
+
+	while (*p != node)
+		p = &(*p)->next;
+	*p = node->next;
+	if (g->last == &node->next)
+		g->last = p;
+	node->next = NULL;
+	*g->last = node;
+	g->last = &node->next;
+}
+
+static CUresult dep_add(CUgraph g, CUgraphNode *deps, int *n, CUgraphNode dep)
+{
+	if (!graph_has(g, dep))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (int i = 0; i < *n; i++)
+		if (deps[i] == dep)
+			return CUDA_SUCCESS;
+	if (*n < 64)
+		deps[(*n)++] = dep;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(
+	CUstream stream, CUgraphNode *deps, size_t ndeps, unsigned int flags)
+{
+	CUstream s;
+
+	ENTRY(NEED_CTX);
+	if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	s = stream_of(stream);
+	if (s == NULL)
+		return done(CUDA_ERROR_INVALID_HANDLE);
+	if (s->cap == NULL)
+		return done(CUDA_ERROR_ILLEGAL_STATE);
+	if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+		s->ndeps = 0;
+	for (size_t i = 0; i < ndeps; i++) {
+		CUresult r = dep_add(s->cap->graph, s->deps, &s->ndeps, deps[i]);
+
+		if (r != CUDA_SUCCESS)
+			return done(r);
+	}
+	return done(CUDA_SUCCESS);
+}
+
 /* ---- Graphs --------------------------------------------------------------------------------- */
 
 static CUgraph graph_copy(CUgraph g)
@@ -308,6 +369,78 @@ static CUgraph graph_copy(CUgraph g)
 			m->deps[i] = b;
 		}
 	return copy;
+}
+
+CUresult cuGraphAddEventRecordNode(
+	CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t ndeps, CUevent event)
+{
+	CUgraphNode n;
+	CUresult r = CUDA_SUCCESS;
+
+	ENTRY(NEED_CTX);
+	if (node == NULL || graph == NULL || graph->magic != GRAPH_MAGIC || event == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	n = calloc(1, sizeof(*n));
+	n->op = (struct op){.kind = OP_RECORD, .event = event};
+	n->added = 1;
+	for (size_t i = 0; i < ndeps && r == CUDA_SUCCESS; i++)
+		r = dep_add(graph, n->deps, &n->ndeps, deps[i]);
+	if (r != CUDA_SUCCESS) {
+		free(n);
+		return done(r);
+	}
+	n->lane = ndeps > 0 ? deps[0]->lane : 0;
+	*graph->last = n;
+	graph->last = &n->next;
+	*node = n;
+	return done(CUDA_SUCCESS);
+}
+
+CUresult cuGraphAddDependencies(
+	CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	ENTRY(NEED_CTX);
+	if (graph == NULL || graph->magic != GRAPH_MAGIC || from == NULL || to == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	for (size_t i = 0; i < n && r == CUDA_SUCCESS; i++) {
+		if (!graph_has(graph, to[i]))
+			r = CUDA_ERROR_INVALID_VALUE;
+		for (int k = 0; k < to[i]->ndeps && r == CUDA_SUCCESS; k++)
+			if (to[i]->deps[k] == from[i])
+				r = CUDA_ERROR_INVALID_VALUE; /* there already */
+		if (r == CUDA_SUCCESS)
+			r = dep_add(graph, to[i]->deps, &to[i]->ndeps, from[i]);
+		if (r == CUDA_SUCCESS) {
+			to[i]->lane = from[i]->lane;
+			node_last(graph, to[i]);
+		}
+	}
+	return done(r);
+}
+
+CUresult cuGraphRemoveDependencies(
+	CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n)
+{
+	ENTRY(NEED_CTX);
+	if (graph == NULL || graph->magic != GRAPH_MAGIC || from == NULL || to == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_lock();
+	for (size_t i = 0; i < n; i++) {
+		int k = 0;
+
+		if (!graph_has(graph, to[i]))
+			return done(CUDA_ERROR_INVALID_VALUE);
+		while (k < to[i]->ndeps && to[i]->deps[k] != from[i])
+			k++;
+		if (k == to[i]->ndeps)
+			return done(CUDA_ERROR_INVALID_VALUE);
+		to[i]->deps[k] = to[i]->deps[--to[i]->ndeps];
+	}
+	return done(CUDA_SUCCESS);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)

@@ -1,0 +1,185 @@
+/*
+ * The GPU kernels, the very source, compiled for threads of a CPU: the machine that machine.cuh
+ * asks for, and all kernels by name. Compile with -DDEV_CTA_THREADS=n, the threads of a CTA.
+ * No C++ library is needed.
+ */
+#ifndef EMULATE_H
+#define EMULATE_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include "device/port.h"
+#undef cpu_relax
+#define cpu_relax() sched_yield()
+#include "direct.cuh"
+#include "packets.cuh"
+#undef cpu_relax
+#include "kernels.def"
+
+/* ---- The machine --------------------------------------------------------------------------- */
+
+struct cta_state {
+	pthread_mutex_t lock;
+	uint32_t arrived, turn, any, last_any;
+	char shared[8 * DEV_RANKS_MAX];
+};
+static thread_local uint32_t my_cta, my_ctas, my_thread;
+static thread_local struct cta_state *my_state;
+
+uint32_t emulate_cta()
+{
+	return my_cta;
+}
+uint32_t emulate_ctas()
+{
+	return my_ctas;
+}
+uint32_t emulate_thread()
+{
+	return my_thread;
+}
+void *emulate_shared()
+{
+	return my_state->shared;
+}
+int emulate_sync_or(int v)
+{
+	struct cta_state *s = my_state;
+	uint32_t turn;
+
+	pthread_mutex_lock(&s->lock);
+	turn = s->turn;
+	s->any |= v != 0;
+	if (++s->arrived == DEV_CTA_THREADS) {
+		s->last_any = s->any;
+		s->any = s->arrived = 0;
+		s->turn++;
+	}
+	while (s->turn == turn) {
+		pthread_mutex_unlock(&s->lock);
+		sched_yield();
+		pthread_mutex_lock(&s->lock);
+	}
+	v = (int)s->last_any;
+	pthread_mutex_unlock(&s->lock);
+	return v;
+}
+void emulate_sync()
+{
+	emulate_sync_or(0);
+}
+
+/* ---- Kernels by name ------------------------------------------------------------------------- */
+
+typedef void (*kernel_fn)(const struct cuda_args);
+
+#define ENTRY_ANY(elem, op) \
+	{"symccl_" ALGO_NAME "_" #elem "_" #op, \
+		[](const struct cuda_args a) { ALGO<elem, OP_##op, 0>(a); }},
+#define ENTRY_FIXED(elem, op, n) \
+	{"symccl_" ALGO_NAME "_" #elem "_" #op "_" #n, \
+		[](const struct cuda_args a) { ALGO<elem, OP_##op, n>(a); }},
+#define ENTRIES_ANY(elem) CUDA_OPS(ENTRY_ANY, elem)
+#define ENTRIES_FIXED(n) CUDA_FIXED_ELEMS(ENTRY_FIXED, n)
+#define ENTRIES CUDA_ELEMS(ENTRIES_ANY) CUDA_FIXED_RANKS(ENTRIES_FIXED)
+#define ENTRY_MOVE(name, call) {"symccl_" name, [](const struct cuda_args a) { call(a); }},
+#define ENTRY_GATHER(n) ENTRY_MOVE("allgather_packet_" #n, allgather_packet<n>)
+
+static const struct kernel_entry {
+	const char *name;
+	kernel_fn fn;
+} kernel_entries[] = {
+#define ALGO allreduce_oneshot
+#define ALGO_NAME "allreduce_oneshot"
+	ENTRIES
+#undef ALGO
+#undef ALGO_NAME
+#define ALGO allreduce_twostep
+#define ALGO_NAME "allreduce_twostep"
+		ENTRIES
+#undef ALGO
+#undef ALGO_NAME
+#define ALGO allreduce_direct
+#define ALGO_NAME "allreduce_direct"
+			ENTRIES
+#undef ALGO
+#undef ALGO_NAME
+#define ALGO reducescatter_packet
+#define ALGO_NAME "reducescatter_packet"
+				ENTRIES
+#undef ALGO
+#undef ALGO_NAME
+#define ALGO reducescatter_direct
+#define ALGO_NAME "reducescatter_direct"
+					ENTRIES
+#undef ALGO
+#undef ALGO_NAME
+						CUDA_FIXED_RANKS(ENTRY_GATHER) ENTRY_MOVE(
+							"allgather_packet", allgather_packet<0>)
+							ENTRY_MOVE("allgather_direct",
+								allgather_direct)
+								ENTRY_MOVE("barrier", barrier)};
+enum { KERNEL_ENTRIES = sizeof(kernel_entries) / sizeof(kernel_entries[0]) };
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+struct job {
+	kernel_fn fn;
+	struct cuda_args args;
+	uint32_t cta, ctas, thread;
+	struct cta_state *state;
+	pthread_t id;
+};
+
+static void *job_run(void *arg)
+{
+	struct job *j = (struct job *)arg;
+
+	my_cta = j->cta;
+	my_ctas = j->ctas;
+	my_thread = j->thread;
+	my_state = j->state;
+	j->fn(j->args);
+	return NULL;
+}
+
+/* Start a grid; grid_join waits for it and frees it. NULL: no memory, no threads. */
+static struct job *grid_start(kernel_fn fn, const struct cuda_args *args, uint32_t ctas)
+{
+	uint32_t n = ctas * DEV_CTA_THREADS;
+	struct job *jobs = (struct job *)calloc(n, sizeof(*jobs));
+	struct cta_state *states = (struct cta_state *)calloc(ctas, sizeof(*states));
+	pthread_attr_t attr;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 1 << 20);
+	for (uint32_t i = 0; jobs && states && i < n; i++) {
+		struct job *j = &jobs[i];
+
+		j->fn = fn;
+		j->args = *args;
+		j->cta = i / DEV_CTA_THREADS;
+		j->ctas = ctas;
+		j->thread = i % DEV_CTA_THREADS;
+		j->state = &states[j->cta];
+		if (j->thread == 0)
+			pthread_mutex_init(&j->state->lock, NULL);
+		if (pthread_create(&j->id, &attr, job_run, j) != 0)
+			abort();
+	}
+	pthread_attr_destroy(&attr);
+	return jobs;
+}
+static void grid_join(struct job *jobs)
+{
+	uint32_t n = jobs[0].ctas * DEV_CTA_THREADS;
+
+	for (uint32_t i = 0; i < n; i++)
+		pthread_join(jobs[i].id, NULL);
+	free(jobs[0].state);
+	free(jobs);
+}
+
+#endif

@@ -1,0 +1,456 @@
+/*
+ * Communicators on the CUDA backend over the driver double: the library's host code as it is, and
+ * its kernels on threads of the CPU (fakecuda/kernels.cc). What it launches, in which order, across
+ * streams and graphs, and what becomes of it when a driver call fails.
+ */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cuda/driver.h"
+#include "coll/coll.h"
+#include "fakecuda/fakecuda.h"
+#include "mem.h"
+#include "oracle.h"
+#include "params.h"
+#include "ranks.h"
+#include "util.h"
+
+TestSuite(comm_cuda, .timeout = 140);
+
+enum { LOCAL_MAX = 4, WORLD_MAX = 8 };
+#define ROOM ((size_t)8 << 20)
+
+FAKE_IMAGES
+
+struct shape {
+	int procs, local;
+	const char *devices;
+};
+
+struct member {
+	int rank, device;
+	symcclComm_t comm;
+	CUstream stream[2];
+	char *buf[3]; /* two windows, plain memory */
+	symcclWindow_t win[2];
+};
+struct rig {
+	int nranks, nlocal;
+	struct member m[LOCAL_MAX];
+};
+
+static int no_cuda_error(CUresult r, const char *what)
+{
+	RANK_CHECK(r == CUDA_SUCCESS, "%s: %d", what, (int)r);
+	return 0;
+}
+#define CU_OK(call) RANK_TRY(no_cuda_error((call), #call))
+
+static CUdeviceptr dev(const void *p)
+{
+	return (CUdeviceptr)(uintptr_t)p;
+}
+
+static int rig_open(struct rig *g, int proc, const struct shape *s)
+{
+	symcclUniqueId id;
+	CUdeviceptr p;
+
+	setenv("FAKECUDA_DEVICES", s->devices, 1);
+	setenv("FAKECUDA_ASYNC", "1", 1);
+	setenv("SYMCCL_DEVICE", "cuda", 1);
+	setenv("SYMCCL_WIN_STRIDE", "256M", 1);
+	setenv("SYMCCL_OP_TIMEOUT", "30", 1);
+	setenv("SYMCCL_DEBUG", "none", 1);
+	params_reload();
+	fake_kernels_register();
+	g->nlocal = s->local;
+	g->nranks = s->procs * s->local;
+	if (proc == 0)
+		RANK_OK(symcclGetUniqueId(&id));
+	RANK_BCAST(&id, sizeof(id));
+	RANK_CHECK(cuda_open() == NULL, "%s", cuda_open());
+	RANK_OK(symcclGroupStart());
+	for (int l = 0; l < g->nlocal; l++) {
+		struct member *m = &g->m[l];
+
+		m->rank = proc * s->local + l;
+		m->device = m->rank % cuda_devices()->n;
+		RANK_OK(cu_bind_thread(m->device));
+		RANK_OK(symcclCommInitRank(&m->comm, g->nranks, id, m->rank));
+	}
+	RANK_OK(symcclGroupEnd());
+	RANK_OK(symcclGroupStart());
+	for (int l = 0; l < g->nlocal; l++) {
+		struct member *m = &g->m[l];
+
+		RANK_OK(cu_bind_thread(m->device));
+		for (int i = 0; i < 2; i++) {
+			CU_OK(cu.StreamCreate(&m->stream[i], CU_STREAM_NON_BLOCKING));
+			RANK_OK(symcclMemAlloc((void **)&m->buf[i], ROOM));
+			RANK_OK(symcclCommWindowRegister(
+				m->comm, m->buf[i], ROOM, &m->win[i], SYMCCL_WIN_COLL_SYMMETRIC));
+		}
+		CU_OK(cu.MemAlloc(&p, ROOM));
+		m->buf[2] = (char *)(uintptr_t)p;
+	}
+	RANK_OK(symcclGroupEnd());
+	return 0;
+}
+
+static int rig_close(struct rig *g)
+{
+	for (int l = 0; l < g->nlocal; l++) {
+		struct member *m = &g->m[l];
+
+		RANK_OK(cu_bind_thread(m->device));
+		RANK_OK(symcclCommDestroy(m->comm));
+		for (int i = 0; i < 2; i++) {
+			CU_OK(cu.StreamDestroy(m->stream[i]));
+			RANK_OK(symcclMemFree(m->buf[i]));
+		}
+		CU_OK(cu.MemFree(dev(m->buf[2])));
+	}
+	return 0;
+}
+
+static int sync_all(struct rig *g)
+{
+	for (int l = 0; l < g->nlocal; l++) {
+		symcclResult_t e;
+
+		RANK_OK(cu_bind_thread(g->m[l].device));
+		for (int i = 0; i < 2; i++)
+			CU_OK(cu.StreamSynchronize(g->m[l].stream[i]));
+		RANK_OK(symcclCommGetAsyncError(g->m[l].comm, &e));
+		RANK_CHECK(e == symcclSuccess, "%s", symcclGetLastError(g->m[l].comm));
+	}
+	return 0;
+}
+
+/* ---- One call -------------------------------------------------------------------------------- */
+
+struct one {
+	symcclFunc_t func;
+	symcclDataType_t type;
+	symcclRedOp_t op;
+	size_t count, at; /* at: byte offset in both buffers */
+	int from, to, in_place;
+};
+
+static void extents(const struct one *o, int nranks, size_t *send, size_t *recv)
+{
+	size_t n = o->count * coll_type_size(o->type);
+
+	*send = o->func == symcclFuncReduceScatter ? n * (size_t)nranks : n;
+	*recv = o->func == symcclFuncAllGather ? n * (size_t)nranks : n;
+}
+
+static void places(const struct one *o, const struct member *m, char **send, char **recv)
+{
+	size_t n = o->count * coll_type_size(o->type);
+
+	*send = m->buf[o->from] + o->at;
+	*recv = m->buf[o->to] + o->at;
+	if (!o->in_place)
+		return;
+	if (o->func == symcclFuncReduceScatter)
+		*recv = *send + (size_t)m->rank * n;
+	else
+		*send = *recv + (o->func == symcclFuncAllGather ? (size_t)m->rank * n : 0);
+}
+
+static symcclResult_t enqueue(const struct one *o, struct member *m, CUstream stream)
+{
+	symcclStream_t s = (symcclStream_t)stream;
+	char *send, *recv;
+
+	places(o, m, &send, &recv);
+	switch (o->func) {
+	case symcclFuncAllGather:
+		return symcclAllGather(send, recv, o->count, o->type, m->comm, s);
+	case symcclFuncAllReduce:
+		return symcclAllReduce(send, recv, o->count, o->type, o->op, m->comm, s);
+	case symcclFuncReduceScatter:
+		return symcclReduceScatter(send, recv, o->count, o->type, o->op, m->comm, s);
+	default:
+		return symcclBarrier(m->comm, s);
+	}
+}
+
+static int enqueue_all(struct rig *g, const struct one *o, int which)
+{
+	RANK_OK(symcclGroupStart());
+	for (int l = 0; l < g->nlocal; l++) {
+		RANK_OK(cu_bind_thread(g->m[l].device));
+		RANK_OK(enqueue(o, &g->m[l], g->m[l].stream[which]));
+	}
+	RANK_OK(symcclGroupEnd());
+	return 0;
+}
+
+static void load(struct rig *g, const struct one *o, uint64_t seed)
+{
+	size_t send, recv;
+	char *s, *d;
+
+	extents(o, g->nranks, &send, &recv);
+	for (int l = 0; l < g->nlocal; l++) {
+		places(o, &g->m[l], &s, &d);
+		poison(d, recv);
+		fill_type(
+			s, send / coll_type_size(o->type), o->type, seed + (uint64_t)g->m[l].rank);
+	}
+}
+
+static int compare(struct rig *g, const struct one *o, uint64_t seed)
+{
+	size_t send, recv, es = coll_type_size(o->type);
+	const void *src[WORLD_MAX];
+	char *want, *in, *s, *d;
+
+	extents(o, g->nranks, &send, &recv);
+	in = malloc((size_t)g->nranks * send);
+	want = malloc((size_t)g->nranks * send);
+	RANK_CHECK(in != NULL && want != NULL);
+	for (int r = 0; r < g->nranks; r++) {
+		src[r] = in + (size_t)r * send;
+		fill_type(in + (size_t)r * send, send / es, o->type, seed + (uint64_t)r);
+	}
+	if (o->func == symcclFuncAllGather)
+		memcpy(want, in, recv);
+	else
+		oracle_reduce(o->type, o->op, src, g->nranks, NULL, send / es, want);
+	for (int l = 0; l < g->nlocal; l++) {
+		size_t part = o->func == symcclFuncReduceScatter ? (size_t)g->m[l].rank * recv : 0;
+
+		places(o, &g->m[l], &s, &d);
+		for (size_t k = 0; k < recv; k++)
+			RANK_CHECK(d[k] == want[part + k],
+				"seed %#lx func %d type %d op %d count %zu at %zu buffers %d %d in "
+				"place %d: "
+				"rank %d byte %zu",
+				(unsigned long)seed, o->func, o->type, o->op, o->count, o->at,
+				o->from, o->to, o->in_place, g->m[l].rank, k);
+	}
+	free(in);
+	free(want);
+	return 0;
+}
+
+static struct one random_call(uint64_t seed, int nranks)
+{
+	static const symcclFunc_t funcs[] = {
+		symcclFuncAllGather, symcclFuncAllReduce, symcclFuncReduceScatter};
+	uint64_t r = mix64(seed, 0), size = mix64(seed, 1);
+	struct one o = {.func = funcs[r % 3],
+		.type = (symcclDataType_t)(r / 3 % symcclNumTypes),
+		.op = (symcclRedOp_t)(r / 97 % symcclNumOps),
+		.from = (int)(r / 1000 % 3),
+		.to = (int)(r / 3000 % 3),
+		.in_place = r / 10000 % 4 == 0};
+	size_t es = coll_type_size(o.type);
+
+	o.at = 256 + (r / 100000 % 2 ? mix64(seed, 2) % 64 * es : 0);
+	if (o.in_place)
+		o.from = o.to;
+	else if (o.from == o.to)
+		o.from = (o.to + 1) % 3;
+	/* Mostly few; packets; direct kernels; and beyond what packets take. */
+	o.count = 1 + size / 8 %
+			      (size % 8 < 4          ? 200
+				      : size % 8 < 7 ? 20000 / es
+						     : ((size_t)3 << 20) / es / (size_t)nranks);
+	return o;
+}
+
+/* ---- Bits ------------------------------------------------------------------------------------ */
+
+static int random_calls(int proc, int n, void *arg)
+{
+	const struct shape *s = arg;
+	struct rig g = {0};
+
+	RANK_CHECK(n == s->procs);
+	RANK_TRY(rig_open(&g, proc, s));
+	for (uint64_t i = 0; i < 60; i++) {
+		uint64_t seed = test_seed() + 1000 * i;
+		struct one o = random_call(seed, g.nranks);
+
+		ranks_note("call %d", (int)i);
+		load(&g, &o, seed);
+		RANK_TRY(enqueue_all(&g, &o, (int)i & 1));
+		RANK_TRY(sync_all(&g));
+		RANK_TRY(compare(&g, &o, seed));
+	}
+	RANK_BARRIER();
+	return rig_close(&g);
+}
+
+static void run(const struct shape *s, rank_fn *fn)
+{
+	char err[1500];
+
+	test_seed();
+	cr_assert_eq(ranks_run(s->procs, 120, fn, (void *)s, err, sizeof(err)), 0,
+		"%d processes of %d ranks on %s GPUs: %s", s->procs, s->local, s->devices, err);
+}
+
+Test(comm_cuda, bits_between_processes)
+{
+	run(&(struct shape){2, 1, "1"}, random_calls);
+}
+
+Test(comm_cuda, bits_in_one_process)
+{
+	run(&(struct shape){1, 3, "2"}, random_calls);
+}
+
+Test(comm_cuda, bits_mixed)
+{
+	run(&(struct shape){2, 2, "2"}, random_calls);
+}
+
+/* ---- Order ----------------------------------------------------------------------------------- */
+
+static void dawdle(void *arg)
+{
+	usleep((useconds_t)(uintptr_t)arg);
+}
+
+/* b = sum of a, a = sum of b, and so on: each step reads what the one before it wrote. */
+#define ORDER_COUNT 300
+static const struct one there = {
+	symcclFuncAllReduce, symcclInt64, symcclSum, ORDER_COUNT, 256, 0, 1, 0};
+static const struct one back = {
+	symcclFuncAllReduce, symcclInt64, symcclSum, ORDER_COUNT, 256, 1, 0, 0};
+
+/* A call on one of the streams after a while, which must not let a later one pass. */
+static int late_call(struct rig *g, const struct one *o, int which)
+{
+	for (int l = 0; l < g->nlocal; l++) {
+		RANK_OK(cu_bind_thread(g->m[l].device));
+		CU_OK(cu.LaunchHostFunc(
+			g->m[l].stream[which], dawdle, (void *)(uintptr_t)(3000 * (1 + l))));
+	}
+	return enqueue_all(g, o, which);
+}
+
+/* Captured: there and back, the second call on the stream that the first began or, when fork, on
+ * another one of the same capture. */
+static int capture(struct rig *g, int fork, CUgraphExec *exec)
+{
+	for (int l = 0; l < g->nlocal; l++) {
+		struct member *m = &g->m[l];
+		CUstream first = m->stream[0], second = fork ? m->stream[1] : first;
+		CUevent e;
+		CUgraph graph;
+
+		RANK_OK(cu_bind_thread(m->device));
+		CU_OK(cu.EventCreate(&e, CU_EVENT_DISABLE_TIMING));
+		CU_OK(cu.StreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+		if (fork) { /* joins before the call: only the library orders the two */
+			CU_OK(cu.EventRecord(e, first));
+			CU_OK(cu.StreamWaitEvent(second, e, 0));
+		}
+		CU_OK(cu.LaunchHostFunc(first, dawdle, (void *)2000));
+		RANK_OK(enqueue(&there, m, first));
+		RANK_OK(enqueue(&back, m, second));
+		if (fork) {
+			CU_OK(cu.EventRecord(e, second));
+			CU_OK(cu.StreamWaitEvent(first, e, 0));
+		}
+		CU_OK(cu.StreamEndCapture(first, &graph));
+		CU_OK(cu.GraphInstantiateWithFlags(&exec[l], graph, 0));
+		CU_OK(cu.GraphDestroy(graph));
+		CU_OK(cu.EventDestroy(e));
+	}
+	return 0;
+}
+
+static int replay(struct rig *g, CUgraphExec *exec, int which)
+{
+	for (int l = 0; l < g->nlocal; l++) {
+		RANK_OK(cu_bind_thread(g->m[l].device));
+		CU_OK(cu.GraphLaunch(exec[l], g->m[l].stream[which]));
+	}
+	return 0;
+}
+
+static int set_ones(struct rig *g)
+{
+	for (int l = 0; l < g->nlocal; l++)
+		for (int i = 0; i < ORDER_COUNT; i++)
+			((int64_t *)(g->m[l].buf[0] + 256))[i] = 1;
+	return 0;
+}
+
+static int check_power(struct rig *g, int which, int calls)
+{
+	int64_t want = 1;
+
+	while (calls-- > 0)
+		want *= g->nranks;
+	RANK_TRY(sync_all(g));
+	for (int l = 0; l < g->nlocal; l++)
+		for (int i = 0; i < ORDER_COUNT; i++) {
+			int64_t got = ((int64_t *)(g->m[l].buf[which] + 256))[i];
+
+			RANK_CHECK(got == want, "rank %d element %d: %lld, not %lld", g->m[l].rank,
+				i, (long long)got, (long long)want);
+		}
+	return 0;
+}
+
+static int streams_and_graphs(int proc, int n, void *arg)
+{
+	CUgraphExec straight[LOCAL_MAX], forked[LOCAL_MAX];
+	struct rig g = {0};
+
+	(void)n;
+	RANK_TRY(rig_open(&g, proc, arg));
+	/* Eager calls only: from stream to stream. */
+	set_ones(&g);
+	RANK_TRY(late_call(&g, &there, 0));
+	RANK_TRY(enqueue_all(&g, &back, 1));
+	RANK_TRY(late_call(&g, &there, 0));
+	RANK_TRY(enqueue_all(&g, &back, 1));
+	RANK_TRY(check_power(&g, 0, 4));
+	RANK_BARRIER();
+	RANK_TRY(capture(&g, 0, straight));
+	RANK_TRY(capture(&g, 1, forked));
+	for (int round = 0; round < 3; round++) {
+		set_ones(&g);
+		RANK_BARRIER();
+		/* Eager on one stream, a replay on the other, eager again where it was before. */
+		RANK_TRY(late_call(&g, &there, 0));
+		RANK_TRY(late_call(&g, &back, 0));
+		RANK_TRY(replay(&g, round % 2 ? forked : straight, 1));
+		RANK_TRY(enqueue_all(&g, &there, 0));
+		RANK_TRY(enqueue_all(&g, &back, 0));
+		/* Two graphs on two streams, eager last. */
+		RANK_TRY(replay(&g, straight, 0));
+		RANK_TRY(replay(&g, forked, 1));
+		RANK_TRY(enqueue_all(&g, &there, 0));
+		RANK_TRY(check_power(&g, 1, 11));
+		RANK_BARRIER();
+	}
+	for (int l = 0; l < g.nlocal; l++) {
+		CU_OK(cu.GraphExecDestroy(straight[l]));
+		CU_OK(cu.GraphExecDestroy(forked[l]));
+	}
+	return rig_close(&g);
+}
+
+Test(comm_cuda, order_in_one_process)
+{
+	run(&(struct shape){1, 2, "1"}, streams_and_graphs);
+}
+
+Test(comm_cuda, order_between_processes)
+{
+	run(&(struct shape){2, 1, "2"}, streams_and_graphs);
+}
