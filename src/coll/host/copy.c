@@ -1,129 +1,155 @@
-/* See copy.h. Each loop returns how many bytes it did, a multiple of its step. */
+/*
+ * See copy.h. The lines to be written are asked for ahead of the stores: what a peer has read or
+ * written since is far away, and a core waits for such lines one after the other otherwise (twice
+ * as long where the peer reads what it gets).
+ */
 #include <stdint.h>
 #include <string.h>
 #include "coll/host/copy.h"
 #include "util.h"
 
-#define PIECE ((size_t)4096) /* stays in the L1 cache, so the second copy reads from there */
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* d2 may be NULL: one destination. Destinations are 64-byte aligned, the source need not be. */
-typedef size_t stream_fn(char *d1, char *d2, const char *s, size_t n);
+#define AHEAD 512 /* bytes */
 
-__attribute__((target("avx512f"))) static size_t stream_avx512(
-	char *d1, char *d2, const char *s, size_t n)
-{
-	size_t i = 0;
-
-	for (; i + 256 <= n; i += 256) {
-		__m512i a = _mm512_loadu_si512(s + i), b = _mm512_loadu_si512(s + i + 64);
-		__m512i c = _mm512_loadu_si512(s + i + 128), e = _mm512_loadu_si512(s + i + 192);
-
-		_mm512_stream_si512((void *)(d1 + i), a);
-		_mm512_stream_si512((void *)(d1 + i + 64), b);
-		_mm512_stream_si512((void *)(d1 + i + 128), c);
-		_mm512_stream_si512((void *)(d1 + i + 192), e);
-		if (d2 == NULL)
-			continue;
-		_mm512_stream_si512((void *)(d2 + i), a);
-		_mm512_stream_si512((void *)(d2 + i + 64), b);
-		_mm512_stream_si512((void *)(d2 + i + 128), c);
-		_mm512_stream_si512((void *)(d2 + i + 192), e);
+/* Destinations are 64-byte aligned, the source need not be. n is a multiple of 128. d2 may be NULL;
+ * stream1, stream2: past the caches. Inlined where these are known. */
+#define COPY_LOOP(NAME, TARGET, VECTOR, LOAD, STORE, STREAM) \
+	__attribute__((target(TARGET), always_inline)) static inline void NAME( \
+		char *d1, char *d2, const char *s, size_t n, int stream1, int stream2) \
+	{ \
+		for (size_t i = 0; i < n; i += 128) { \
+			int more = i + AHEAD + 128 <= n; /* not beyond what is ours to write */ \
+			VECTOR v[128 / sizeof(VECTOR)]; \
+\
+			if (more && !stream1) { \
+				__builtin_prefetch(d1 + i + AHEAD, 1); \
+				__builtin_prefetch(d1 + i + AHEAD + 64, 1); \
+			} \
+			if (more && d2 && !stream2) { \
+				__builtin_prefetch(d2 + i + AHEAD, 1); \
+				__builtin_prefetch(d2 + i + AHEAD + 64, 1); \
+			} \
+			for (size_t k = 0; k < 128 / sizeof(VECTOR); k++) \
+				v[k] = LOAD((const void *)(s + i + k * sizeof(VECTOR))); \
+			for (size_t k = 0; k < 128 / sizeof(VECTOR); k++) \
+				if (stream1) \
+					STREAM((void *)(d1 + i + k * sizeof(VECTOR)), v[k]); \
+				else \
+					STORE((void *)(d1 + i + k * sizeof(VECTOR)), v[k]); \
+			for (size_t k = 0; d2 && k < 128 / sizeof(VECTOR); k++) \
+				if (stream2) \
+					STREAM((void *)(d2 + i + k * sizeof(VECTOR)), v[k]); \
+				else \
+					STORE((void *)(d2 + i + k * sizeof(VECTOR)), v[k]); \
+		} \
 	}
-	return i;
-}
 
-__attribute__((target("avx2"))) static size_t stream_avx2(
-	char *d1, char *d2, const char *s, size_t n)
-{
-	size_t i = 0;
-
-	for (; i + 64 <= n; i += 64) {
-		__m256i a = _mm256_loadu_si256((const __m256i *)(s + i));
-		__m256i b = _mm256_loadu_si256((const __m256i *)(s + i + 32));
-
-		_mm256_stream_si256((__m256i *)(d1 + i), a);
-		_mm256_stream_si256((__m256i *)(d1 + i + 32), b);
-		if (d2 == NULL)
-			continue;
-		_mm256_stream_si256((__m256i *)(d2 + i), a);
-		_mm256_stream_si256((__m256i *)(d2 + i + 32), b);
+/* The four that are used. */
+#define COPY_FUNCTIONS(ISA, TARGET) \
+	__attribute__((target(TARGET))) static void ISA##_plain( \
+		char *d1, char *d2, const char *s, size_t n) \
+	{ \
+		(void)d2; \
+		ISA##_loop(d1, NULL, s, n, 0, 0); \
+	} \
+	__attribute__((target(TARGET))) static void ISA##_stream( \
+		char *d1, char *d2, const char *s, size_t n) \
+	{ \
+		(void)d2; \
+		ISA##_loop(d1, NULL, s, n, 1, 1); \
+	} \
+	__attribute__((target(TARGET))) static void ISA##_twice( \
+		char *d1, char *d2, const char *s, size_t n) \
+	{ \
+		ISA##_loop(d1, d2, s, n, 0, 0); \
+	} \
+	__attribute__((target(TARGET))) static void ISA##_twice_stream( \
+		char *d1, char *d2, const char *s, size_t n) \
+	{ \
+		ISA##_loop(d1, d2, s, n, 0, 1); \
 	}
-	return i;
-}
 
-static size_t stream_sse2(char *d1, char *d2, const char *s, size_t n)
+#define AVX512 "avx512f,prfchw"
+#define AVX2 "avx2,prfchw"
+COPY_LOOP(avx512_loop, AVX512, __m512i, _mm512_loadu_si512, _mm512_store_si512, _mm512_stream_si512)
+COPY_FUNCTIONS(avx512, AVX512)
+COPY_LOOP(avx2_loop, AVX2, __m256i, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256)
+COPY_FUNCTIONS(avx2, AVX2)
+COPY_LOOP(sse2_loop, "sse2", __m128i, _mm_loadu_si128, _mm_store_si128, _mm_stream_si128)
+COPY_FUNCTIONS(sse2, "sse2")
+
+enum { PLAIN, STREAM, TWICE, TWICE_STREAM };
+typedef void lines_fn(char *d1, char *d2, const char *s, size_t n);
+
+static lines_fn *lines(int how)
 {
-	size_t i = 0;
+	static lines_fn *const all[3][4] = {
+		{avx512_plain, avx512_stream, avx512_twice, avx512_twice_stream},
+		{avx2_plain, avx2_stream, avx2_twice, avx2_twice_stream},
+		{sse2_plain, sse2_stream, sse2_twice, sse2_twice_stream}};
 
-	for (; i + 16 <= n; i += 16) {
-		__m128i a = _mm_loadu_si128((const __m128i *)(s + i));
-
-		_mm_stream_si128((__m128i *)(d1 + i), a);
-		if (d2 != NULL)
-			_mm_stream_si128((__m128i *)(d2 + i), a);
-	}
-	return i;
-}
-
-static stream_fn *stream_loop(void)
-{
 	if (__builtin_cpu_supports("avx512f"))
-		return stream_avx512;
-	return __builtin_cpu_supports("avx2") ? stream_avx2 : stream_sse2;
+		return all[0][how];
+	return all[__builtin_cpu_supports("avx2") ? 1 : 2][how];
 }
 
 /* d2 NULL, or as far from a line's start as d1. */
-static void stream(char *d1, char *d2, const char *s, size_t n)
+static void copy(char *d1, char *d2, const char *s, size_t n, int how)
 {
-	size_t head = MIN((size_t) - (uintptr_t)d1 & 63, n), i;
+	size_t head = MIN((size_t) - (uintptr_t)d1 & 63, n), body = (n - head) & ~(size_t)127;
 
 	memcpy(d1, s, head);
-	if (d2 != NULL)
+	if (d2)
 		memcpy(d2, s, head);
-	i = head + stream_loop()(d1 + head, d2 ? d2 + head : NULL, s + head, n - head);
+	if (body)
+		lines(how)(d1 + head, d2 ? d2 + head : NULL, s + head, body);
 	/* The flag is an ordinary store: without this it could be seen first. */
-	_mm_sfence();
-	memcpy(d1 + i, s + i, n - i);
-	if (d2 != NULL)
-		memcpy(d2 + i, s + i, n - i);
+	if (how == STREAM || how == TWICE_STREAM)
+		_mm_sfence();
+	memcpy(d1 + head + body, s + head + body, n - head - body);
+	if (d2)
+		memcpy(d2 + head + body, s + head + body, n - head - body);
 }
 #else
-static void stream(char *d1, char *d2, const char *s, size_t n)
+enum { PLAIN, STREAM, TWICE, TWICE_STREAM };
+
+static void copy(char *d1, char *d2, const char *s, size_t n, int how)
 {
+	(void)how;
 	memcpy(d1, s, n);
-	if (d2 != NULL)
+	if (d2)
 		memcpy(d2, s, n);
 }
 #endif
 
+#define SMALL 512            /* bytes from which on asking ahead pays */
+#define PIECE ((size_t)4096) /* stays in the L1 cache, so the second copy reads from there */
+
 void copy_plain(void *dst, const void *src, size_t n)
 {
-	memcpy(dst, src, n);
+	if (n < SMALL)
+		memcpy(dst, src, n);
+	else
+		copy(dst, NULL, src, n, PLAIN);
 }
 
 void copy_stream(void *dst, const void *src, size_t n)
 {
-	stream(dst, NULL, src, n);
+	copy(dst, NULL, src, n, STREAM);
 }
 
-void copy_twice(void *dst1, void *dst2, const void *src, size_t n, int streaming)
+void copy_twice(void *own, void *peer, const void *src, size_t n, int stream)
 {
-	if (streaming && (((uintptr_t)dst1 ^ (uintptr_t)dst2) & 63) == 0) {
-		stream(dst1, dst2, src, n);
-		return;
-	}
-	if (streaming) {
-		stream(dst1, NULL, src, n);
-		stream(dst2, NULL, src, n);
+	if ((((uintptr_t)own ^ (uintptr_t)peer) & 63) == 0) {
+		copy(own, peer, src, n, stream ? TWICE_STREAM : TWICE);
 		return;
 	}
 	for (size_t i = 0; i < n; i += PIECE) {
 		size_t k = MIN(PIECE, n - i);
 
-		memcpy((char *)dst1 + i, (const char *)src + i, k);
-		memcpy((char *)dst2 + i, (const char *)src + i, k);
+		copy_plain((char *)own + i, (const char *)src + i, k);
+		(stream ? copy_stream : copy_plain)((char *)peer + i, (const char *)src + i, k);
 	}
 }

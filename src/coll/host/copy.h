@@ -13,7 +13,8 @@
 
 void copy_plain(void *dst, const void *src, size_t n);
 void copy_stream(void *dst, const void *src, size_t n);
-/* One read, two writes. */
-void copy_twice(void *dst1, void *dst2, const void *src, size_t n, int stream);
+/* One read, two writes. stream: the peer's past the caches; the own one, which the caller goes on
+ * to use, is not (a tenth faster than both from 4 MiB on). */
+void copy_twice(void *own, void *peer, const void *src, size_t n, int stream);
 
 #endif
