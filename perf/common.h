@@ -176,8 +176,8 @@ const double *perf_exchange(struct perf_thread *t, const double *mine, size_t n)
 /* The -a of one value over ranks, stride apart. */
 double perf_over_ranks(const struct perf_job *job, const double *v, size_t stride, int average);
 void perf_barrier(struct perf_thread *t); /* of all threads' CPUs */
-/* One iteration of all ranks of the thread; on GPUs only enqueued. */
-void perf_call(struct perf_thread *t, const struct perf_case *c, int in_place);
+/* Calls of all ranks of the thread, as one group; on GPUs only enqueued. */
+void perf_call(struct perf_thread *t, const struct perf_case *c, int in_place, int calls);
 void perf_dirty(struct perf_thread *t, const struct perf_case *c, int in_place, int salt);
 
 /* ---- common_gpu.c ---- */

@@ -290,7 +290,7 @@ static void graphs_make(
 			what);
 	}
 	for (int k = 0; k < n; k++)
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 	for (int i = 0; i < t->job->opt.ranks; i++) {
 		gpu_bind(t->ranks[i].device);
 		cuda_check(cuda.StreamEndCapture(stream_of(&t->ranks[i]), &graph), what);
@@ -383,7 +383,7 @@ static double time_cpu(
 		double t0 = bench_now(CLOCK_THREAD_CPUTIME_ID);
 
 		for (int k = 0; k < n; k++)
-			perf_call(t, c, in_place);
+			perf_call(t, c, in_place, t->job->opt.agg_iters);
 		cpu += bench_now(CLOCK_THREAD_CPUTIME_ID) - t0;
 		sync_all(t);
 	}
@@ -405,7 +405,7 @@ static double time_alone(
 		sync_all(t);
 		perf_barrier(t);
 		mark_all(t, 0);
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 		mark_all(t, 1);
 		sync_all(t);
 		t->mine[k] = marks_between(t, 0, 1) / o->agg_iters;
@@ -433,7 +433,7 @@ static double time_eager(
 	t0 = bench_now(CLOCK_MONOTONIC);
 	mark_all(t, 0);
 	for (int k = 0; k < n; k++) {
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 		if (o->blocking == 1) {
 			sync_all(t);
 			perf_barrier(t);
@@ -462,14 +462,14 @@ static int calls_settle(struct perf_thread *t, const struct perf_case *c, int in
 	double each, n;
 
 	for (int i = 0; i < warmup || (o->graph && i < 1); i++)
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 	sync_all(t);
 	if (!probe)
 		return o->iters == PERF_AUTO ? GRAPH_CALLS : o->iters;
 	perf_barrier(t);
 	each = bench_now(CLOCK_MONOTONIC);
 	for (int i = 0; i < GPU_PROBES; i++)
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 	sync_all(t);
 	each = (bench_now(CLOCK_MONOTONIC) - each) / GPU_PROBES;
 	n = gpu_budget_s / perf_over_ranks(t->job, perf_exchange(t, &each, 1), 1, 3);

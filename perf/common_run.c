@@ -81,13 +81,13 @@ static char *send_at(const struct perf_thread *t, const struct perf_case *c, int
 	return base + ((size_t)t->job->opt.unalign + shift) * c->esize;
 }
 
-void perf_call(struct perf_thread *t, const struct perf_case *c, int in_place)
+void perf_call(struct perf_thread *t, const struct perf_case *c, int in_place, int calls)
 {
-	int per = t->job->opt.ranks, agg = t->job->opt.agg_iters, group = per > 1 || agg > 1;
+	int per = t->job->opt.ranks, group = per > 1 || calls > 1;
 
 	if (group)
 		perf_check(symcclGroupStart(), NULL, "symcclGroupStart");
-	for (int k = 0; k < agg; k++)
+	for (int k = 0; k < calls; k++)
 		for (int i = 0; i < per; i++)
 			perf_check(c->coll->call(c, &t->ranks[i], send_at(t, c, i, in_place),
 					   recv_at(t, c, i, in_place)),
@@ -149,7 +149,7 @@ static int iterations(struct perf_thread *t, const struct perf_case *c, int in_p
 			perf_barrier(t);
 		}
 		last = bench_now(CLOCK_MONOTONIC);
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 	}
 	if (o->iters != PERF_AUTO)
 		return o->iters;
@@ -178,7 +178,7 @@ static double time_dirty(struct perf_thread *t, const struct perf_case *c, int i
 		perf_dirty(t, c, in_place, i);
 		perf_barrier(t);
 		t0 = bench_now(clock);
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 		per_call[i] = (bench_now(clock) - t0) / o->agg_iters;
 	}
 	all = perf_exchange(t, per_call, (size_t)out->iters);
@@ -200,7 +200,7 @@ static double time_back_to_back(struct perf_thread *t, const struct perf_case *c
 	perf_barrier(t);
 	t0 = before = bench_now(clock);
 	for (int i = 0; i < out->iters; i++) {
-		perf_call(t, c, in_place);
+		perf_call(t, c, in_place, t->job->opt.agg_iters);
 		if (o->blocking == 3)
 			took += bench_now(clock) - before;
 		if (o->blocking == 1 || o->blocking == 3)
@@ -298,7 +298,7 @@ static void rank_fill(struct perf_thread *t, const struct perf_case *c, int i, i
 	gpu_copy(r, send, t->scratch, c->sendcount * c->esize);
 }
 
-/* Fresh inputs, poisoned outputs, one iteration, every element of every rank compared. Out of place
+/* Fresh inputs, poisoned outputs, one call, every element of every rank compared. Out of place
  * the inputs are, by turns, overwritten as soon as the call returns (on GPUs: next on the stream),
  * which must disturb no peer, and compared, since no call may change them. */
 static double check_once(struct perf_thread *t, struct perf_case *c, int in_place, int scribble)
@@ -312,7 +312,7 @@ static double check_once(struct perf_thread *t, struct perf_case *c, int in_plac
 	perf_barrier(t);
 	if (c->coll->before)
 		c->coll->before(t, c->seed);
-	perf_call(t, c, in_place);
+	perf_call(t, c, in_place, 1);
 	if (scribble && !in_place)
 		perf_dirty(t, c, 0, (int)(c->seed & 0xff));
 	for (int i = 0; job->cuda && i < job->opt.ranks; i++)
