@@ -131,6 +131,36 @@ static double reducescatter_direct_cost(const struct coll_team *t, const struct 
 	return 2 * step_us(t) + 0.05 + b * (n + 1) / rate(t, b * n * n / 16);
 }
 
+static double alltoall_packet_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks, stages = 1 + b / (double)t->layout.stage_bytes;
+
+	if (b <= CTRL_SLOT_INLINE)
+		return step_us(t);
+	return stages * step_us(t) + 0.05 + 1.4 * b * (2 * n - 1) / rate(t, 0);
+}
+
+static double alltoall_push_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return step_us(t) + next_step_us(t) + b * n / rate(t, b * n * n);
+}
+
+static double alltoall_pull_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return step_us(t) + next_step_us(t) + 2 * b * n / rate(t, b * n * n);
+}
+
+static double alltoall_read_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
+}
+
 /* ---- The table ------------------------------------------------------------------------------ */
 
 static size_t any_size(const struct coll_team *t)
@@ -174,6 +204,10 @@ static const struct coll_algo table[] = {
 	HOST(symcclFuncAllReduce, "allreduce/scratch", 0, any_size, allreduce_scratch_cost, allreduce_scratch),
 	HOST(symcclFuncReduceScatter, "reducescatter/packet", 0, any_size, reducescatter_packet_cost, reducescatter_packet),
 	HOST(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, reducescatter_direct_cost, reducescatter_direct),
+	HOST(symcclFuncAlltoAll, "alltoall/packet", 0, any_size, alltoall_packet_cost, alltoall_packet),
+	HOST(symcclFuncAlltoAll, "alltoall/push", COLL_NEED_RECV_WINDOW, any_size, alltoall_push_cost, alltoall_push),
+	HOST(symcclFuncAlltoAll, "alltoall/pull", COLL_NEED_SEND_WINDOW, any_size, alltoall_pull_cost, alltoall_pull),
+	HOST(symcclFuncAlltoAll, "alltoall/read", COLL_NEED_READABLE, any_size, alltoall_read_cost, alltoall_read),
 
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),

@@ -21,6 +21,10 @@ HOST_KERNEL(allreduce_direct);
 HOST_KERNEL(allreduce_scratch);
 HOST_KERNEL(reducescatter_packet);
 HOST_KERNEL(reducescatter_direct);
+HOST_KERNEL(alltoall_packet);
+HOST_KERNEL(alltoall_push);
+HOST_KERNEL(alltoall_pull);
+HOST_KERNEL(alltoall_read);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)
