@@ -14,13 +14,16 @@
 /* ---- Costs, in microseconds --------------------------------------------------------------------
  */
 
-/* One exchange. When ranks outnumber the CPUs each waits for the others' turns on them. */
+/* One exchange. When ranks outnumber the CPUs each waits for the others' turns on its own. */
 static double step_us(const struct coll_team *t)
 {
-	return t->tuning.latency_us + (t->oversubscribed ? t->tuning.turn_us : 0.02) * t->nranks;
+	if (t->oversubscribed)
+		return t->tuning.latency_us + t->tuning.turn_us * MAX(1, t->crowd);
+	return t->tuning.latency_us + 0.02 * t->nranks;
 }
 
-/* A further one of the same call finds the peers at the same place. */
+/* A further one of the same call finds the peers at the same place; on shared CPUs it costs another
+ * turn. */
 static double next_step_us(const struct coll_team *t)
 {
 	return t->oversubscribed ? step_us(t) : 0.4 * step_us(t);
@@ -31,12 +34,27 @@ static double block_bytes(const struct coll_call *c)
 	return (double)c->count * (double)coll_type_size(c->type);
 }
 
+/* How much slower a rank that touches `footprint` bytes gets on than alone on a CPU in its cache.
+ * Ranks that share a CPU run one after the other, and each finds the others' lines in the cache. */
+static double slowdown(const struct coll_team *t, double footprint)
+{
+	double share = t->oversubscribed ? MAX(1, t->crowd) : 1;
+	double full = footprint * share / (t->tuning.cache_mib * 1048576);
+	double beyond = full * full / (1 + full * full);
+
+	return (1 + MAX(0, t->tuning.copy_gbs / t->tuning.stream_gbs - 1) * beyond) *
+	       (share > 1 ? 1.3 * share : 1);
+}
+
+/* Bytes per microsecond that such a rank copies, and that it reduces (read or written). */
 static double rate(const struct coll_team *t, double footprint)
 {
-	double gbs =
-		footprint >= (double)COPY_STREAM_FROM ? t->tuning.stream_gbs : t->tuning.copy_gbs;
+	return t->tuning.copy_gbs * 1e3 / slowdown(t, footprint);
+}
 
-	return gbs * 1e3; /* bytes per microsecond */
+static double reduce_rate(const struct coll_team *t, double footprint)
+{
+	return t->tuning.reduce_gbs * 1e3 / slowdown(t, footprint);
 }
 
 static double barrier_cost(const struct coll_team *t, const struct coll_call *c)
@@ -51,14 +69,15 @@ static double allgather_packet_cost(const struct coll_team *t, const struct coll
 
 	/* In, and out of lines that a peer has just written, which is the slow part; the data goes
 	 * with the flag when it fits its line. */
-	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.05 + 1.4 * b * (2 * n - 1) / rate(t, 0) : 0);
+	return step_us(t) +
+	       (b > CTRL_SLOT_INLINE ? 0.05 + 1.2 * b * (2 * n - 1) / rate(t, b * (3 * n - 1)) : 0);
 }
 
 static double allgather_push_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	return step_us(t) + next_step_us(t) + b * n / rate(t, b * n * n);
+	return step_us(t) + next_step_us(t) + b * n / rate(t, b * (n + 1));
 }
 
 static double allgather_pull_cost(const struct coll_team *t, const struct coll_call *c)
@@ -66,24 +85,25 @@ static double allgather_pull_cost(const struct coll_team *t, const struct coll_c
 	double b = block_bytes(c), n = t->nranks;
 
 	/* Loads of lines that a peer has just written wait for it; stores do not. */
-	return step_us(t) + next_step_us(t) + 2 * b * n / rate(t, b * n * n);
+	return step_us(t) + next_step_us(t) + 1.4 * b * n / rate(t, 2 * b * n);
 }
 
 static double allgather_scratch_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks, chunk = (double)t->layout.bulk_bytes;
+	double b = block_bytes(c), n = t->nranks;
 
-	/* As packets, less than one chunk; all halves together are more than the nearest cache. */
-	return (1 + b / chunk) * step_us(t) + 0.06 +
-	       (b > chunk ? 1.9 : 1.4) * b * (2 * n - 1) / rate(t, 0);
+	return step_us(t) + b / (double)t->layout.bulk_bytes * next_step_us(t) + 0.06 +
+	       1.25 * b * (2 * n - 1) / rate(t, b * (3 * n - 1));
 }
 
 static double allgather_read_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks;
+	double b = block_bytes(c), n = t->nranks, bytes = 2 * b * n;
+	double share = t->oversubscribed ? MAX(1, t->crowd) : 1;
 
 	/* A system call a peer, and the kernel looks up every page. */
-	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
+	return step_us(t) + next_step_us(t) + (n - 1) * t->tuning.read_us * share +
+	       b * n / (t->tuning.read_gbs * 1e3) * slowdown(t, bytes);
 }
 
 static double allreduce_packet_cost(const struct coll_team *t, const struct coll_call *c)
@@ -91,44 +111,49 @@ static double allreduce_packet_cost(const struct coll_team *t, const struct coll
 	double b = block_bytes(c), n = t->nranks;
 
 	return step_us(t) +
-	       (b > CTRL_SLOT_INLINE ? 0.1 + 1.8 * b * (2 * n - 1) / rate(t, 0) : 0.02);
+	       (b > CTRL_SLOT_INLINE ? 0.1 + 1.15 * b * (2 * n - 1) / reduce_rate(t, 2 * b * n)
+				     : 0.02);
 }
 
 static double allreduce_twostep_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	return 2 * step_us(t) + 0.2 + 3 * b * 4 * (n - 1) / n / rate(t, 0);
+	return step_us(t) + next_step_us(t) + 0.1 +
+	       1.8 * b * 4 * (n - 1) / n / reduce_rate(t, 4 * b);
 }
 
 static double allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks;
+	double b = block_bytes(c);
 
-	return 2 * step_us(t) + 0.05 + 2 * b / rate(t, b * n / 16);
+	return step_us(t) + next_step_us(t) + 0.05 + 2 * b / reduce_rate(t, 2 * b);
 }
 
 static double allreduce_scratch_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks, chunks = 1 + b / (double)t->layout.bulk_bytes;
 
-	return 2 * chunks * step_us(t) + 0.3 + 1.6 * b * (1 + 6 * (n - 1) / n) / rate(t, 0);
+	return step_us(t) + (2 * chunks - 1) * next_step_us(t) + 0.2 +
+	       1.45 * b * (1 + 4 * (n - 1) / n) / reduce_rate(t, 5 * b);
 }
 
 static double reducescatter_packet_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks, stages = 1 + b / (double)t->layout.stage_bytes;
+	double b = block_bytes(c), n = t->nranks, more = b / (double)t->layout.stage_bytes;
 
 	if (b <= CTRL_SLOT_INLINE)
 		return step_us(t) + 0.02;
-	return stages * step_us(t) + 0.1 + 1.8 * b * (2 * n - 1) / rate(t, 0);
+	return step_us(t) + more * next_step_us(t) + 0.1 +
+	       1.4 * b * (2 * n - 1) / reduce_rate(t, 3 * b * n);
 }
 
 static double reducescatter_direct_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	return 2 * step_us(t) + 0.05 + b * (n + 1) / rate(t, b * n * n / 16);
+	return step_us(t) + next_step_us(t) + 0.05 +
+	       1.3 * b * (n + 1) / reduce_rate(t, b * (n + 1));
 }
 
 static double alltoall_packet_cost(const struct coll_team *t, const struct coll_call *c)
