@@ -255,6 +255,8 @@ check-symbols: $(LIB).so
 # The program in the README is the one that is compiled; the parameters are in the manual.
 check-docs: man
 	@sed -n '/^```c$$/,/^```$$/{/^```/!p}' $(S)README.md | diff - $(S)examples/all_gather.c
+	@for f in $(functions); do grep -q "[ *]$$f(" $(O)/man/symccl.3 || \
+		{ echo "check-docs: $$f is not in symccl(3)"; exit 1; }; done
 
 need_criterion = $(if $(HAVE_CRITERION),,$(error criterion was not found: install libcriterion-dev, \
 	remove $(O)/config.mk (or run make check, which does it)))
@@ -282,7 +284,11 @@ $(O)/symccl.pc: $(S)symccl.pc.in $(S)include/symccl.h $(O)/config.mk $(O)/obj/pr
 		-e 's|@VERSION@|$(VERSION)|' $< >$@
 $(eval $(call stamp,$(O)/obj/prefix,$$(prefix) $$(libdir) $$(includedir)))
 
-man: $(O)/man/symccl.7
+man: $(O)/man/symccl.7 $(O)/man/symccl.3
+functions = $(shell sed -n 's/^[[:space:]]*\(symccl[A-Za-z0-9_]*\);.*/\1/p' $(S)src/symccl.map)
+$(O)/man/symccl.3: $(S)tools/reference.awk $(PUBLIC)
+	@mkdir -p $(@D)
+	$(Q)cat $(PUBLIC) | awk -v version=$(VERSION) -f $< >$@
 $(O)/man/symccl.7: $(S)docs/symccl.7.in $(O)/bin/symccl-info
 	@mkdir -p $(@D)
 	$(Q)$(O)/bin/symccl-info --man >$@.params
@@ -290,18 +296,21 @@ $(O)/man/symccl.7: $(S)docs/symccl.7.in $(O)/bin/symccl-info
 
 install: all man $(O)/symccl.pc
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
-		$(DESTDIR)$(mandir)/man7
+		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man3
 	install -m 755 $(TOOLS) $(DESTDIR)$(bindir)
 	install -m 755 $(O)/lib/$(SONAME) $(DESTDIR)$(libdir)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libsymccl.so
 	install -m 644 $(wildcard $(S)include/*.h) $(DESTDIR)$(includedir)
 	install -m 644 $(O)/symccl.pc $(DESTDIR)$(libdir)/pkgconfig
 	install -m 644 $(O)/man/symccl.7 $(DESTDIR)$(mandir)/man7
+	install -m 644 $(O)/man/symccl.3 $(DESTDIR)$(mandir)/man3
+	for f in $(functions); do echo .so man3/symccl.3 >$(DESTDIR)$(mandir)/man3/$$f.3; done
 uninstall:
 	rm -f $(TOOLS:$(O)/bin/%=$(DESTDIR)$(bindir)/%) $(DESTDIR)$(libdir)/$(SONAME) \
 		$(DESTDIR)$(libdir)/libsymccl.so $(DESTDIR)$(libdir)/pkgconfig/symccl.pc \
 		$(patsubst $(S)include/%,$(DESTDIR)$(includedir)/%,$(wildcard $(S)include/*.h)) \
-		$(DESTDIR)$(mandir)/man7/symccl.7
+		$(DESTDIR)$(mandir)/man7/symccl.7 $(DESTDIR)$(mandir)/man3/symccl.3 \
+		$(functions:%=$(DESTDIR)$(mandir)/man3/%.3)
 
 .PHONY: all tests FORCE check-headers check-symbols check-docs check-unit check-ranks check-stress check-tests \
 	run-check man install uninstall
