@@ -4,8 +4,7 @@
 #include <string.h>
 #include "coll/cuda/launch.h"
 #include "coll/cuda/rows.h"
-#include "comm_gpu.h"
-#include "gpu_order.h"
+#include "gpu_state.h"
 #include "log.h"
 #include "params.h"
 #include "util.h"
@@ -25,16 +24,6 @@ struct hub_gpu {
 	uint32_t *words;      /* pinned: line 0 the abort word, line 1 + l local rank l's record */
 	uint64_t words_dev;
 	struct dev_layout layout;
-};
-
-struct comm_gpu {
-	int device;
-	CUcontext ctx;
-	const struct cuda_kernels *kernels;
-	struct dev_team team;
-	struct dev_watch watch;
-	struct gpu_order order;
-	char *bulk; /* rank 0's scratch as this rank sees it */
 };
 
 /* ---- Hubs ---------------------------------------------------------------------------------------
@@ -388,7 +377,7 @@ symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	int pushed = 0;
 	struct order_step step;
 
-	if (c->count == 0 && c->func != symcclFuncBarrier)
+	if (c->count == 0 && c->func != symcclFuncBarrier && !coll_is_listed(c->func))
 		return symcclSuccess;
 	cu.CtxGetCurrent(&now);
 	if (now != g->ctx) {
@@ -400,8 +389,9 @@ symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	}
 	e = order_before(&g->order, s, &step);
 	if (e == symcclSuccess)
-		e = plan->algo == NULL ? run_pieces(comm, c, s)
-				       : launch(comm, c, plan, step.overlap, s);
+		e = c->func >= symcclFuncBroadcast ? gpu_call_run(comm, c, plan, step.overlap, s)
+		    : plan->algo == NULL           ? run_pieces(comm, c, s)
+						   : launch(comm, c, plan, step.overlap, s);
 	if (e == symcclSuccess)
 		e = order_after(&g->order, s, &step);
 	if (pushed)

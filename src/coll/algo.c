@@ -242,6 +242,14 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, gpu_allreduce_direct_cost, CUDA_ALLREDUCE_DIRECT),
 	GPU(symcclFuncReduceScatter, "reducescatter/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_REDUCESCATTER_PACKET),
 	GPU(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, gpu_gather_direct_cost, CUDA_REDUCESCATTER_DIRECT),
+	GPU(symcclFuncBroadcast, "broadcast/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
+	GPU(symcclFuncBroadcast, "broadcast/push", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_direct_cost, CUDA_PUSH_DIRECT),
+	GPU(symcclFuncReduce, "reduce/packet", 0, any_size, gpu_rounds_cost, CUDA_REDUCESCATTER_PACKET),
+	GPU(symcclFuncReduce, "reduce/direct", COLL_NEED_SEND_WINDOW, any_size, gpu_gather_direct_cost, CUDA_REDUCESCATTER_DIRECT),
+	GPU(symcclFuncAlltoAll, "alltoall/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
+	GPU(symcclFuncAlltoAll, "alltoall/push", COLL_NEED_RECV_WINDOW | COLL_NEED_APART, any_size, gpu_gather_direct_cost, CUDA_PUSH_DIRECT),
+	GPU(symcclFuncGather, "gather/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
+	GPU(symcclFuncScatter, "scatter/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
 };
 /* clang-format on */
 
@@ -266,6 +274,8 @@ static const char *refusal(
 		return "the receive buffer is no symmetric window";
 	if ((a->needs & COLL_NEED_READABLE) && !t->readable)
 		return "a process may not read another's memory";
+	if ((a->needs & COLL_NEED_APART) && coll_in_place(t, c))
+		return "the call is in place";
 	if (block_bytes(c) > (double)a->max_bytes(t))
 		return "the call is too large for it";
 	return NULL;

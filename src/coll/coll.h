@@ -156,7 +156,13 @@ static inline int coll_in_place(const struct coll_team *t, const struct coll_cal
 
 /* ---- Algorithms ----------------------------------------------------------------------------- */
 
-enum { COLL_NEED_SEND_WINDOW = 1, COLL_NEED_RECV_WINDOW = 2, COLL_NEED_READABLE = 4 };
+enum {
+	COLL_NEED_SEND_WINDOW = 1,
+	COLL_NEED_RECV_WINDOW = 2,
+	COLL_NEED_READABLE = 4,
+	COLL_NEED_APART = 8, /* not in place, on any rank */
+	COLL_ONE_WORKER = 16 /* no need: the row runs on worker 0 alone */
+};
 
 struct coll_algo {
 	symcclFunc_t func;

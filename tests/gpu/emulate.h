@@ -15,6 +15,7 @@
 #define cpu_relax() sched_yield()
 #include "direct.cuh"
 #include "packets.cuh"
+#include "route.cuh"
 #undef cpu_relax
 #include "kernels.def"
 
@@ -120,7 +121,9 @@ static const struct kernel_entry {
 							"allgather_packet", allgather_packet<0>)
 							ENTRY_MOVE("allgather_direct",
 								allgather_direct)
-								ENTRY_MOVE("barrier", barrier)};
+								ENTRY_MOVE("barrier", barrier)
+								ENTRY_MOVE("move_packet", move_packet)
+								ENTRY_MOVE("push_direct", push_direct)};
 enum { KERNEL_ENTRIES = sizeof(kernel_entries) / sizeof(kernel_entries[0]) };
 
 /* ---- Running --------------------------------------------------------------------------------- */

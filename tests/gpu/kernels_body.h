@@ -40,7 +40,7 @@ static const char *const op_names[R_OPS] = {"sum", "prod", "max", "min", "avg", 
 static const char *const op_kernels[R_OPS] = {"sum", "prod", "min", "min", "sum", "sum"};
 static const char *const algo_names[CUDA_NUM_ALGOS] = {"allreduce_oneshot", "allreduce_twostep",
 	"allreduce_direct", "reducescatter_packet", "reducescatter_direct", "allgather_packet",
-	"allgather_direct", "barrier"};
+	"allgather_direct", "barrier", "move_packet", "push_direct"};
 
 static int algo_reduces(int algo)
 {
@@ -280,7 +280,7 @@ static long cases_run(const int *ranks, int nranks, const size_t *counts, int nc
 		int n = ranks[ri];
 
 		world_init(n, slots);
-		for (int algo = 0; algo < CUDA_NUM_ALGOS && wrong < 20; algo++)
+		for (int algo = 0; algo <= CUDA_BARRIER && wrong < 20; algo++)
 			for (int type = 0; type < (algo_reduces(algo) ? R_TYPES : 1); type++)
 				for (int op = 0; op < (algo_reduces(algo) ? R_OPS : 1); op++)
 					for (int ci = 0; ci < ncounts; ci++) {
@@ -347,7 +347,7 @@ static long wrap_run(int n, uint64_t slots)
 
 			memset(&c, 0, sizeof(c));
 			c.algo = i == 8 ? (int)CUDA_BARRIER
-					: (int)((i + flag) % (CUDA_NUM_ALGOS - 1));
+					: (int)((i + flag) % CUDA_BARRIER);
 			c.type = R_F32;
 			c.op = i % 2 ? R_PREMUL : R_SUM;
 			c.n = n;

@@ -8,7 +8,7 @@
  */
 #include <sys/mman.h>
 #include "emulate.h"
-#include "kernels_body.h"
+#include "routes_body.h"
 
 #define STRIDE (4u << 20)
 static char *memory;
@@ -89,6 +89,7 @@ int main(int argc, char **argv)
 	world_region = {2 << 20, 3 << 20, 1 << 19};
 	for (int i = 0; i < few && wrong == 0; i++) {
 		wrong += cases_run(&ranks[i], 1, counts, 6, sizes, 3, slots, &done);
+		wrong += routes_run(&ranks[i], 1, counts, 6, sizes, 3, slots, 6, &done);
 		printf("%d ranks: %ld cases, %ld wrong\n", ranks[i], done, wrong);
 		fflush(stdout);
 	}

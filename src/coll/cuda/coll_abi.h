@@ -15,7 +15,12 @@ enum {
 	CUDA_MODE_AVG = 1,    /* sum: divide by the number of ranks */
 	CUDA_MODE_PREMUL = 2, /* sum: each rank's input times its own factor first */
 	CUDA_MODE_SIGNED = 4, /* sum, min: the integers are signed */
-	CUDA_MODE_MAX = 8     /* min: take the maximum instead */
+	CUDA_MODE_MAX = 8,    /* min: take the maximum instead */
+	/* Who takes part in what is one call for all ranks; neither: everybody sends to everybody.
+	 */
+	CUDA_MODE_FROM_ROOT = 16, /* broadcast, scatter: the root sends */
+	CUDA_MODE_TO_ROOT = 32    /* gather, reduce: the root hears; a reduce-scatter kernel then
+				     takes all elements for the root's part */
 };
 
 /*
@@ -26,8 +31,12 @@ enum {
  * kernel also reaches through the space, they must be given as addresses in the space too. Every
  * in_stride and out_stride is a multiple of 16.
  *
- * count is the call's own: elements of the whole vector (all-reduce), of one rank's part
- * (all-gather, where the kernel is told bytes; reduce-scatter). Not 0.
+ * Move kernels: rank q's block is at in + q * in_stride, out + q * out_stride (any numbers; 0 where
+ * there is one block). Push kernel: out is the space's address as above, in + q * count this rank's
+ * block for q, or in itself for all when the root sends.
+ *
+ * count is the call's own: elements of the whole vector (all-reduce, reduce), of one rank's part
+ * (all-gather and the kernels that move blocks, which are told bytes; reduce-scatter). Not 0.
  */
 struct cuda_args {
 	struct dev_team team;
@@ -38,7 +47,7 @@ struct cuda_args {
 	uint64_t factor;    /* of a pre-multiplied sum, as an element in the low bytes */
 	uint64_t factor_at; /* or its address, read when the kernel runs; 0: none */
 	uint32_t mode;      /* CUDA_MODE_* */
-	uint32_t pad;
+	uint32_t root;
 };
 DEV_ASSERT(sizeof(struct cuda_args) == 152);
 DEV_ASSERT(offsetof(struct cuda_args, watch) == 56);
@@ -55,6 +64,8 @@ enum cuda_algo {
 	CUDA_ALLGATHER_PACKET,
 	CUDA_ALLGATHER_DIRECT,
 	CUDA_BARRIER,
+	CUDA_MOVE_PACKET, /* blocks from rank to rank */
+	CUDA_PUSH_DIRECT, /* blocks into the receivers' windows */
 	CUDA_NUM_ALGOS
 };
 
@@ -69,6 +80,8 @@ static inline uint64_t cuda_slots_needed(enum cuda_algo algo, uint32_t nranks, u
 	case CUDA_REDUCESCATTER_PACKET:
 	case CUDA_ALLGATHER_PACKET:
 		return packs * nranks;
+	case CUDA_MOVE_PACKET: /* at most: see struct route */
+		return packs * nranks + nranks;
 	case CUDA_ALLREDUCE_TWOSTEP:
 		return 2 * ((packs + nranks - 1) / nranks) * nranks;
 	default:

@@ -8,6 +8,7 @@
 #ifndef DIRECT_CUH
 #define DIRECT_CUH
 
+#include "copy.cuh"
 #include "elem.cuh"
 
 /* One element, in the low bytes. */
@@ -219,43 +220,25 @@ template <class T, int OP, int N> DEV void allreduce_direct(const struct cuda_ar
 	kern_end(k);
 }
 
-/* Reduce-scatter: each rank loads its part of everybody's input. */
+/* Reduce-scatter: each rank loads its part of everybody's input. Reduce: the root loads all. */
 template <class T, int OP, int N> DEV void reducescatter_direct(const struct cuda_args &args)
 {
 	struct kern k(args);
 	struct how<T> h;
 	struct sides s = kern_sides(k);
 
-	s.in += s.rank * args.count * T::BYTES;
+	const bool to_root = args.mode & CUDA_MODE_TO_ROOT;
+
+	s.in += to_root ? 0 : s.rank * args.count * T::BYTES;
 	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP>(k, h);
 	kern_meet(k, 0);
 	how_await<T, OP>(k, h);
-	if (!k.gave_up)
+	if (!k.gave_up && (!to_root || s.rank == args.root))
 		reduce_range<T, OP, N, false>(s, h, args.count);
 	kern_meet(k, 1);
 	kern_end(k);
-}
-
-/* 16 bytes from an address that is aligned to less, by whole words that hold some of them. */
-DEV struct pair64 load128_unaligned(uint64_t p)
-{
-	uint32_t w[5], shift = 8 * (uint32_t)(p & 3);
-	struct pair64 v;
-
-	p &= ~3ull;
-	w[4] = 0;
-#pragma unroll
-	for (int i = 0; i < 5; i++)
-		if (i < 4 || shift != 0)
-			w[i] = load32(p + 4 * i);
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		w[i] = shift_right(w[i], w[i + 1], shift);
-	v.lo = w[0] | (uint64_t)w[1] << 32;
-	v.hi = w[2] | (uint64_t)w[3] << 32;
-	return v;
 }
 
 /* Vectors [0, vecs) from byte `at` on, where the output is aligned. */

@@ -16,6 +16,8 @@ static const char *const algo_names[CUDA_NUM_ALGOS] = {
 	[CUDA_ALLGATHER_PACKET] = "allgather_packet",
 	[CUDA_ALLGATHER_DIRECT] = "allgather_direct",
 	[CUDA_BARRIER] = "barrier",
+	[CUDA_MOVE_PACKET] = "move_packet",
+	[CUDA_PUSH_DIRECT] = "push_direct",
 };
 
 enum elem {

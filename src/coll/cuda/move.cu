@@ -1,6 +1,7 @@
 /* The kernels that do not reduce. */
 #include "direct.cuh"
 #include "packets.cuh"
+#include "route.cuh"
 #include "kernels.def"
 
 #define GATHER(n) \
@@ -21,4 +22,12 @@ KERNEL(symccl_allgather_direct)
 KERNEL(symccl_barrier)
 {
 	barrier(args);
+}
+KERNEL(symccl_move_packet)
+{
+	move_packet(args);
+}
+KERNEL(symccl_push_direct)
+{
+	push_direct(args);
 }

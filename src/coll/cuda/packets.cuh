@@ -176,7 +176,8 @@ template <class T, int OP, int N> DEV void allreduce_oneshot(const struct cuda_a
 		allreduce_oneshot_u<T, OP, N, 1>(args);
 }
 
-/* Reduce-scatter: part q of the input goes to rank q; slot [source][pack]. */
+/* Reduce-scatter: part q of the input goes to rank q; slot [source][pack]. Reduce: the root's part
+ * is all of it and the others' are empty, but for one packet (ctrl.h). */
 template <class T, int OP, int N, int U>
 DEV void reducescatter_packet_u(const struct cuda_args &args)
 {
@@ -186,16 +187,19 @@ DEV void reducescatter_packet_u(const struct cuda_args &args)
 	const uint64_t bytes = args.count * T::BYTES;
 	const uint32_t packs = (uint32_t)((bytes + 7) / 8), step = kern_step();
 	const uint32_t me = args.team.rank;
-	const uint64_t mine = args.in + me * bytes;
+	const bool to_root = args.mode & CUDA_MODE_TO_ROOT;
+	const uint64_t part = to_root ? 0 : bytes, mine = args.in + me * part;
+	auto has_part = [&](uint32_t q) { return !to_root || q == args.root; };
 	auto send = [&](uint32_t i, bool first) {
 		int valid = valid_of<U>(i, step, packs);
 
 		send_parts<T, OP, N, U>(
 			k, h, first, (uint64_t)me * packs + i, step,
 			[&](uint32_t q, uint64_t(&x)[U]) {
-				packs_load<U>(args.in + q * bytes, i, step, valid, bytes, x);
+				packs_load<U>(args.in + q * part, i, step, has_part(q) ? valid : 0,
+					bytes, x);
 			},
-			[&](uint32_t) { return valid; });
+			[&](uint32_t q) { return has_part(q) ? valid : i == 0; });
 	};
 
 	send(kern_first(), true);
@@ -203,13 +207,15 @@ DEV void reducescatter_packet_u(const struct cuda_args &args)
 		send(i, false);
 	kern_announce(k);
 	how_await<T, OP>(k, h);
-	for (uint32_t i = kern_first(); i < packs && !k.gave_up; i = ONE ? packs : i + U * step) {
-		int valid = valid_of<U>(i, step, packs);
+	const uint32_t heard = has_part(me) ? packs : 1;
+
+	for (uint32_t i = kern_first(); i < heard && !k.gave_up; i = ONE ? packs : i + U * step) {
+		int valid = valid_of<U>(i, step, heard);
 		uint64_t own[U], out[U];
 
 		packs_load<U>(mine, i, step, valid, bytes, own);
 		k.gave_up = await_reduced<T, OP, N, U>(k, h, i, packs, step, valid, own, out);
-		if (!k.gave_up)
+		if (!k.gave_up && has_part(me))
 			packs_store<U>(args.out, i, step, valid, bytes, out);
 	}
 	kern_end(k);

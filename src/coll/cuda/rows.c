@@ -30,6 +30,15 @@ size_t gpu_twostep_most(const struct coll_team *t)
 	return (t->gpu->slots / 2 - (size_t)t->nranks) * 8;
 }
 
+size_t gpu_round_most(const struct coll_team *t, symcclFunc_t func)
+{
+	size_t n = (size_t)t->nranks, packs = t->gpu->slots - n;
+
+	if (func != symcclFuncBroadcast && func != symcclFuncScatter)
+		packs /= n;
+	return packs * 8 / 128 * 128;
+}
+
 double gpu_barrier_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	(void)c;
@@ -69,6 +78,13 @@ double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call 
 	return 3.4 + 0.4 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
+/* Packets in rounds; on the rank that has most to do it is all-gather's traffic. */
+double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return gpu_gather_packet_cost(t, c) +
+	       2 * (double)((size_t)bytes_of(c) / gpu_round_most(t, c->func));
+}
+
 /* Packets that a rank sends to each peer in one step. */
 static size_t sent_packs(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo)
 {
@@ -93,6 +109,7 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 		break;
 	case CUDA_ALLGATHER_DIRECT:
 	case CUDA_REDUCESCATTER_DIRECT:
+	case CUDA_PUSH_DIRECT:
 		n = bytes * ranks / CTA_DIRECT_BYTES;
 		break;
 	default:
@@ -114,7 +131,7 @@ int gpu_threads(
 	size_t n = (size_t)nctas, threads;
 
 	if (algo == CUDA_ALLREDUCE_DIRECT || algo == CUDA_ALLGATHER_DIRECT ||
-		algo == CUDA_REDUCESCATTER_DIRECT)
+		algo == CUDA_REDUCESCATTER_DIRECT || algo == CUDA_PUSH_DIRECT)
 		return CUDA_THREADS_MAX;
 	threads = align_up((sent_packs(t, c, algo) + n - 1) / n, 32);
 	return (int)MIN(MAX(threads, 32), CUDA_THREADS_MAX);

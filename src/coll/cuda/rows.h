@@ -10,12 +10,15 @@
 
 size_t gpu_packet_most(const struct coll_team *t);
 size_t gpu_twostep_most(const struct coll_team *t);
+/* Bytes of a block (of a reduce: of the vector) that packets can take in one round. */
+size_t gpu_round_most(const struct coll_team *t, symcclFunc_t func);
 double gpu_barrier_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_oneshot_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c);
 /* CTAs that a call takes, and threads of each. */
 int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo);
 int gpu_threads(

@@ -1,0 +1,70 @@
+/* Calls on GPUs that move or reduce blocks between ranks: what their kernels are told. */
+#include "coll/cuda/rows.h"
+#include "gpu_state.h"
+#include "util.h"
+
+/* Windows through the space, the rest by its own address: one alias in a kernel. */
+static uint64_t own_address(symcclComm_t comm, const struct coll_buf *b)
+{
+	return (uintptr_t)(b->peers ? coll_peer(b, comm->rank) : (char *)b->ptr);
+}
+
+static uint32_t call_mode(symcclFunc_t f)
+{
+	if (f == symcclFuncBroadcast || f == symcclFuncScatter)
+		return CUDA_MODE_FROM_ROOT;
+	return f == symcclFuncGather || f == symcclFuncReduce ? CUDA_MODE_TO_ROOT : 0;
+}
+
+/* Broadcast, reduce, all-to-all, gather, scatter: packets in as many rounds as the slots ask for,
+ * or one kernel on windows. */
+static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
+	const struct coll_plan *plan, int overlap, CUstream stream)
+{
+	struct comm_gpu *g = comm->gpu;
+	enum cuda_algo algo = (enum cuda_algo)(plan->algo->gpu - 1);
+	int direct = (plan->algo->needs & (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)) != 0;
+	int reduces = c->func == symcclFuncReduce;
+	int blocks_in = c->func == symcclFuncAlltoAll || c->func == symcclFuncScatter;
+	int blocks_out = c->func == symcclFuncAlltoAll || c->func == symcclFuncGather;
+	size_t es = coll_type_size(c->type), most = gpu_round_most(&comm->team, c->func) / es;
+	struct cuda_args a = {
+		.team = g->team, .watch = g->watch, .factor = c->factor, .root = (uint32_t)c->root};
+	struct coll_call part = *c;
+	uint32_t mode = 0;
+	CUfunction fn = cuda_kernel_pick(g->kernels, algo, c->type,
+		c->has_factor ? (int)CUDA_OP_PREMUL : (int)c->op, (uint32_t)comm->nranks, &mode);
+
+	a.watch.hash = plan->hash;
+	a.mode = mode | call_mode(c->func);
+	if (direct)
+		most = c->count;
+	for (size_t at = 0; at < c->count; at += most) {
+		int nctas;
+
+		part.count = MIN(most, c->count - at);
+		a.count = reduces ? part.count : part.count * es;
+		a.in = own_address(comm, &c->send) + at * es;
+		a.out = own_address(comm, &c->recv) + at * es;
+		a.in_stride = blocks_in ? c->count * es : 0;
+		a.out_stride = blocks_out ? c->count * es : 0;
+		if (plan->algo->needs & COLL_NEED_SEND_WINDOW) {
+			a.in = (uintptr_t)c->send.peers;
+			a.in_stride = c->send.stride;
+		}
+		if (plan->algo->needs & COLL_NEED_RECV_WINDOW) {
+			a.out = (uintptr_t)c->recv.peers;
+			a.out_stride = c->recv.stride;
+		}
+		nctas = gpu_ctas(&comm->team, &part, algo);
+		TRY(cuda_kernel_launch(fn, &a, nctas, gpu_threads(&comm->team, &part, algo, nctas),
+			overlap || at > 0, stream));
+	}
+	return symcclSuccess;
+}
+
+symcclResult_t gpu_call_run(symcclComm_t comm, const struct coll_call *c,
+	const struct coll_plan *plan, int overlap, CUstream stream)
+{
+	return run_blocks(comm, c, plan, overlap, stream);
+}
