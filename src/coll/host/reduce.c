@@ -311,11 +311,21 @@ static void work_begin(struct work *w, const struct reduction *r)
 	w->acc_size = coll_type_size(w->acc);
 }
 
+/* Then what is to be written is on its way here already. */
+static int in_place(const struct reduction *r)
+{
+	for (int q = 0; q < r->nsrc; q++)
+		if (r->src[q] == r->dst[0])
+			return 1;
+	return 0;
+}
+
 /* w->count elements from w->at on, by one loop. */
 static void by_loop(struct work *w, int stream)
 {
 	const struct reduction *r = w->r;
-	const struct reduce_sink to = {r->dst, w->at * w->size, r->ndst, stream};
+	const struct reduce_sink to = {
+		r->dst, w->at * w->size, r->ndst, stream, !stream && r->ndst > 1 && !in_place(r)};
 	const void *p[REDUCE_FAN_MAX];
 
 	sources(w, 0, r->nsrc, p);

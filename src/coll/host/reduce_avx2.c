@@ -5,12 +5,12 @@
 #include "coll/host/reduce_isa.h"
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,f16c,prfchw"))), apply_to = function)
 #else
 #pragma GCC push_options
 /* Vectors first, then complete unrolling: -O3 unrolls short loops first. */
 #pragma GCC optimize("O2,tree-vectorize,vect-cost-model=dynamic,peel-loops")
-#pragma GCC target("avx2,f16c")
+#pragma GCC target("avx2,f16c,prfchw")
 #endif
 
 static inline void store_lines(void *dst, const void *src, size_t bytes)

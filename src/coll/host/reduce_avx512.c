@@ -6,12 +6,12 @@
 
 #ifdef __clang__
 #pragma clang attribute push( \
-	__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))), apply_to = function)
+	__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prfchw"))), apply_to = function)
 #else
 #pragma GCC push_options
 /* Vectors first, then complete unrolling: -O3 unrolls short loops first. */
 #pragma GCC optimize("O2,tree-vectorize,vect-cost-model=dynamic,peel-loops")
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,prfchw,prefer-vector-width=512")
 #endif
 
 static inline void store_lines(void *dst, const void *src, size_t bytes)

@@ -10,11 +10,11 @@
 #define REDUCE_FAN_MAX 8 /* most sources of one loop */
 
 /* Where results go: to `at` bytes beyond each of dst[0..ndst). stream: by non-temporal stores; then
- * those addresses are multiples of 64. */
+ * those addresses are multiples of 64. ahead: ask for the lines first. */
 struct reduce_sink {
 	void *const *dst;
 	size_t at;
-	int ndst, stream;
+	int ndst, stream, ahead;
 };
 
 typedef void reduce_combine_fn(const struct reduce_sink *to, const void *const *src, size_t count);
