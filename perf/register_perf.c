@@ -1,5 +1,6 @@
-/* Times symcclCommWindowRegister between two processes against what the kernel takes to map the
- * same pages: one large window whose pages are there already, and many small ones in one group. */
+/* Times symcclCommWindowRegister between two processes: one large window, and many small ones in
+ * one group. On CPU memory against what the kernel takes to map the same pages, which are there
+ * already. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <math.h>
@@ -22,6 +23,7 @@ struct job {
 	int fd[PROCS]; /* bare memory of each process */
 	size_t bytes;
 	int repeats;
+	symcclDeviceType_t device;
 	struct bench_team team;
 	symcclComm_t comm;
 };
@@ -56,8 +58,8 @@ static double register_once(struct job *j, size_t bytes, int n, int one_allocati
 		if (i && one_allocation)
 			p[i] = (char *)p[0] + (size_t)i * bytes;
 		else
-			perf_check(symcclMemAllocOn(&p[i], one_allocation ? n * bytes : bytes,
-					   symcclDeviceHost),
+			perf_check(symcclMemAllocOn(
+					   &p[i], one_allocation ? n * bytes : bytes, j->device),
 				NULL, "symcclMemAlloc");
 	bench_barrier(&j->team);
 	t0 = bench_now(CLOCK_MONOTONIC);
@@ -96,19 +98,50 @@ static void bare_touch(struct job *j)
 	memset(p, 1, bare_bytes);
 }
 
+/* Microseconds a page, three times. */
+static void bare_measure(struct job *j, double *us)
+{
+	for (int k = 0; k < 3; k++)
+		us[k] = bare_once(j) / (double)(bare_bytes / PAGE) * 1e6;
+}
+
+static void print_bare(const struct job *j, double *bare, double big_ms)
+{
+	double first = bare[0], last = bare[5];
+	double page_us = bench_median(bare, 6), all_ms = page_us * (double)(j->bytes / PAGE) / 1e3;
+
+	printf("bare mapping of the peer's pages         %9.3f us a page (%.3f to %.3f)\n", page_us,
+		first, last);
+	printf("one window of %7zu KiB               %9.3f ms, bare %.3f ms, more by %.3f ms\n",
+		j->bytes >> 10, big_ms, all_ms, big_ms - all_ms);
+}
+
+/* The GPU of a process, or nothing on CPU memory. */
+static void device_open(struct job *j, int index)
+{
+	const char *why = j->device == symcclDeviceCuda ? gpu_open() : NULL;
+
+	if (why)
+		perf_die("-d cuda: %s", why);
+	if (j->device == symcclDeviceCuda)
+		gpu_bind(index % gpu_count());
+	else
+		bare_touch(j);
+}
+
 static int process_main(int index, void *arg)
 {
 	struct job *j = arg;
 	symcclConfig_t config = SYMCCL_CONFIG_INITIALIZER;
-	double bare[6], page_us, big, one, many, parts, total;
-	size_t pages = j->bytes / PAGE;
+	double bare[6], big, one, many, parts, total;
+	int host = j->device == symcclDeviceHost;
 
 	j->team = (struct bench_team){.me = index,
 		.n = PROCS,
 		.yield = 1,
 		.of = {&j->shared->flags[0], &j->shared->flags[1]}};
-	bare_touch(j);
-	config.device = symcclDeviceHost;
+	device_open(j, index);
+	config.device = j->device;
 	perf_check(symcclCommInitRankConfig(
 			   &j->comm, PROCS, perf_id_get(&j->shared->id, index), index, &config),
 		NULL, "symcclCommInitRank");
@@ -117,22 +150,19 @@ static int process_main(int index, void *arg)
 	total = register_ms(j, (size_t)MANY * PAGE, 1, 0);
 	many = register_ms(j, PAGE, MANY, 0);
 	parts = register_ms(j, PAGE, MANY, 1);
-	for (int k = 0; k < 3; k++)
-		bare[k] = bare_once(j);
+	if (host)
+		bare_measure(j, bare);
 	big = register_ms(j, j->bytes, 1, 0);
-	for (int k = 3; k < 6; k++)
-		bare[k] = bare_once(j);
-	page_us = bench_median(bare, 6) / (double)(bare_bytes / PAGE) * 1e6;
+	if (host)
+		bare_measure(j, bare + 3);
 	perf_check(symcclCommDestroy(j->comm), NULL, "symcclCommDestroy");
 	if (index)
 		return 0;
 	printf("# two processes; ms, median of %d; rank 0's view\n", j->repeats);
-	printf("bare mapping of the peer's pages         %9.3f us a page (%.3f to %.3f)\n", page_us,
-		bare[0] / (double)(bare_bytes / PAGE) * 1e6,
-		bare[5] / (double)(bare_bytes / PAGE) * 1e6);
-	printf("one window of %7zu KiB               %9.3f ms, bare %.3f ms, more by %.3f ms\n",
-		j->bytes >> 10, big, page_us * (double)pages / 1e3,
-		big - page_us * (double)pages / 1e3);
+	if (host)
+		print_bare(j, bare, big);
+	else
+		printf("one window of %7zu KiB               %9.3f ms\n", j->bytes >> 10, big);
 	printf("one window of       4 KiB                %9.3f ms\n", one);
 	printf("one window of %7zu KiB               %9.3f ms\n", (size_t)MANY * PAGE >> 10, total);
 	printf("%d windows of 4 KiB in one group        %9.3f ms, %.2f x one of 4 KiB, "
@@ -145,19 +175,27 @@ static int process_main(int index, void *arg)
 
 int main(int argc, char **argv)
 {
-	struct job j = {.bytes = (size_t)1 << 30, .repeats = 3};
+	struct job j = {.bytes = (size_t)1 << 30, .repeats = 3, .device = symcclDeviceHost};
 	int bad = 0;
 
-	for (int c; (c = getopt(argc, argv, "s:k:h")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "s:k:d:h")) != -1;) {
 		if (c == 's')
 			bad |= size_parse(optarg, &j.bytes) || j.bytes < PAGE;
 		else if (c == 'k')
 			j.repeats = atoi(optarg);
+		else if (c == 'd' && !strcmp(optarg, "cuda"))
+			j.device = symcclDeviceCuda;
+		else if (c == 'd' && strcmp(optarg, "host"))
+			bad = 1;
+		else if (c == 'd')
+			j.device = symcclDeviceHost;
 		else
 			bad = 1;
 	}
 	if (bad || j.repeats < 1 || j.repeats > MAX_REPEATS) {
-		fprintf(stderr, "usage: %s [-s size of the large window (1G)] [-k repeats (3)]\n",
+		fprintf(stderr,
+			"usage: %s [-s size of the large window (1G)] [-k repeats (3)] "
+			"[-d host|cuda]\n",
 			argv[0]);
 		return 2;
 	}
