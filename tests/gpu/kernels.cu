@@ -611,6 +611,21 @@ static void floors_run()
 		       "GB/s\n",
 			ctas, bytes / own / 1e3, bytes / peer / 1e3);
 	}
+	for (int peer = 0; peer < 2; peer++) {
+		double us = graph_time(
+			1, 4,
+			[=](int r) {
+				for (int i = 0; i < 4; i++)
+					CR(cudaMemcpyAsync(
+						(void *)(base + peer * stride + world_region.out),
+						(void *)(base + world_region.in), bytes,
+						cudaMemcpyDeviceToDevice, streams[r]));
+			},
+			NULL);
+
+		printf("floor: copy of 256 MiB by the driver: %s %.0f GB/s\n",
+			peer ? "to the peer's memory" : "own memory", bytes / us / 1e3);
+	}
 	fflush(stdout);
 }
 
