@@ -127,6 +127,8 @@ EXAMPLES := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)examples/*.c))
 UNIT := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/unit/*_test.c))
 RANKS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/ranks/*_test.c))
 STRESS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/stress/*.c))
+# Programs that are nothing but the device headers: also built with -fsanitize=thread, always.
+TSAN := $(O)/tests/tsan/device_api $(O)/tests/tsan/device_epoch
 TEST_COMMON := $(call objs,$(wildcard $(S)tests/*.c))
 # A CUDA driver over host memory, for tests without one.
 CONFORMANCE_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/conformance*.c))
@@ -139,7 +141,7 @@ GPU := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/gpu/*.c))
 CUDA_TESTS := $(foreach t,$(UNIT) $(RANKS) $(STRESS),$(if $(findstring cuda,$(notdir $t)),$t))
 
 all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES)
-tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA) $(GPU)
+tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(FAKECUDA) $(GPU)
 
 # ---- Compile and link ------------------------------------------------------------------------
 
@@ -202,6 +204,12 @@ $(STRESS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
+$(TSAN): $(O)/tests/tsan/%: $(S)tests/stress/%.c $(O)/obj/flags
+	$(call say,TSAN,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -O1 -g $(WARN) -fsanitize=thread -pthread $(INCLUDES) -MMD -MP -MF $@.d \
+		-o $@ $<
+-include $(TSAN:%=%.d)
 $(CUDA_TESTS): private LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../fakecuda'
 $(O)/obj/tests/unit/cuda_abi_test.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS) \
 	$(addprefix -isystem ,$(wildcard $(NVCC:%/bin/nvcc=%/include)))
@@ -250,7 +258,7 @@ $(O)/obj/%.h.c++.ok: $(S)%.h $(O)/obj/flags
 -include $(HEADERS:$(S)%=$(O)/obj/%.ok.d)
 
 check-symbols: $(LIB).so
-	@$(S)tools/check-symbols.sh $(O)/lib/$(SONAME) $(S)src/symccl.map $(S)include/symccl.h
+	@$(S)tools/check-symbols.sh $(O)/lib/$(SONAME) $(S)src/symccl.map $(PUBLIC)
 
 # The program in the README is the one that is compiled; the parameters are in the manual.
 check-docs: man
@@ -265,10 +273,10 @@ check-unit: $(UNIT) $(FAKECUDA) $(GPU)
 	@$(need_criterion)$(run_tests) $(UNIT)
 check-ranks: $(RANKS) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(RANKS)
-check-stress: $(STRESS) $(FAKECUDA)
-	@$(run_tests) $(STRESS)
-check-tests: $(UNIT) $(RANKS) $(STRESS) $(FAKECUDA) $(GPU)
-	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS)
+check-stress: $(STRESS) $(TSAN) $(FAKECUDA)
+	@$(run_tests) $(STRESS) $(TSAN)
+check-tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(FAKECUDA) $(GPU)
+	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS) $(TSAN)
 
 # The quick static ones first; the tests last, so that their summary is what one sees. All are run.
 run-check: all tests
@@ -284,6 +292,9 @@ $(O)/symccl.pc: $(S)symccl.pc.in $(S)include/symccl.h $(O)/config.mk $(O)/obj/pr
 		-e 's|@VERSION@|$(VERSION)|' $< >$@
 $(eval $(call stamp,$(O)/obj/prefix,$$(prefix) $$(libdir) $$(includedir)))
 
+# What symccl_device.h includes. In the tree include/symccl_device is a link to src/device.
+DEVICE_HEADERS := $(filter-out %/slot.h,$(wildcard $(S)src/device/*.h $(S)src/device/*.cuh))
+
 man: $(O)/man/symccl.7 $(O)/man/symccl.3
 functions = $(shell sed -n 's/^[[:space:]]*\(symccl[A-Za-z0-9_]*\);.*/\1/p' $(S)src/symccl.map)
 $(O)/man/symccl.3: $(S)tools/reference.awk $(PUBLIC)
@@ -295,12 +306,14 @@ $(O)/man/symccl.7: $(S)docs/symccl.7.in $(O)/bin/symccl-info
 	$(Q)sed -e 's|@VERSION@|$(VERSION)|' -e '/@PARAMS@/{r $@.params' -e 'd}' $< >$@
 
 install: all man $(O)/symccl.pc
-	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig \
+		$(DESTDIR)$(includedir)/symccl_device \
 		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man3
 	install -m 755 $(TOOLS) $(DESTDIR)$(bindir)
 	install -m 755 $(O)/lib/$(SONAME) $(DESTDIR)$(libdir)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libsymccl.so
 	install -m 644 $(wildcard $(S)include/*.h) $(DESTDIR)$(includedir)
+	install -m 644 $(DEVICE_HEADERS) $(DESTDIR)$(includedir)/symccl_device
 	install -m 644 $(O)/symccl.pc $(DESTDIR)$(libdir)/pkgconfig
 	install -m 644 $(O)/man/symccl.7 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(O)/man/symccl.3 $(DESTDIR)$(mandir)/man3
@@ -309,6 +322,7 @@ uninstall:
 	rm -f $(TOOLS:$(O)/bin/%=$(DESTDIR)$(bindir)/%) $(DESTDIR)$(libdir)/$(SONAME) \
 		$(DESTDIR)$(libdir)/libsymccl.so $(DESTDIR)$(libdir)/pkgconfig/symccl.pc \
 		$(patsubst $(S)include/%,$(DESTDIR)$(includedir)/%,$(wildcard $(S)include/*.h)) \
+		$(DEVICE_HEADERS:$(S)src/device/%=$(DESTDIR)$(includedir)/symccl_device/%) \
 		$(DESTDIR)$(mandir)/man7/symccl.7 $(DESTDIR)$(mandir)/man3/symccl.3 \
 		$(functions:%=$(DESTDIR)$(mandir)/man3/%.3)
 

@@ -70,6 +70,7 @@ struct symcclComm {
 	unsigned freed_seen;            /* mem_frees() when the table was last compared */
 	unsigned wins_gen;              /* bumped whenever the table changes */
 	struct symcclRequest *requests; /* not waited for yet */
+	struct devcomm *devcomms;
 	struct plan_memo memo[PLAN_MEMOS];
 	struct reg_set *readying; /* between comm_ready_begin and comm_ready_finish */
 	struct redop *redops;     /* pre-multiplied sums: op symcclNumOps + i */
@@ -105,6 +106,9 @@ struct win_task {
 	size_t size;
 	symcclWindow_t *out;
 	int flags;
+	/* NULL, or called when the set has its result, which is e; may make a failure of it. */
+	symcclResult_t (*made)(void *arg, symcclResult_t e);
+	void *arg;
 };
 /* Begin a set of n registrations; comm_windows_finish waits, writes the handles, frees the set. */
 symcclResult_t comm_windows_begin(
@@ -152,6 +156,7 @@ symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclS
 /* Called by the hub, when the last local rank has left. */
 void comm_free(symcclComm_t comm);
 void comm_windows_free(symcclComm_t comm);
+void comm_devcomms_free(symcclComm_t comm); /* devcomm.c */
 
 /* Bumped in every forked child. */
 unsigned fork_generation(void);

@@ -158,6 +158,19 @@ const struct coll_gpu *hub_gpu_team(const struct hub *h)
 	return &h->gpu->team;
 }
 
+void comm_gpu_watch(symcclComm_t comm, struct dev_watch *w)
+{
+	const struct hub *h = comm->hub;
+	int l = 0;
+
+	while (h->local[l] != comm)
+		l++;
+	w->abort = h->gpu->words_dev;
+	w->record = h->gpu->words_dev + 64 * (uint64_t)(l + 1);
+	w->timeout_ns = h->wait.timeout_ns;
+	w->look_every = LOOK_EVERY;
+}
+
 int hub_gpu_check(struct hub *h, struct failure *f)
 {
 	for (int l = 0; h->gpu != NULL && l < h->nlocal; l++) {

@@ -4,6 +4,7 @@
 #ifndef COMM_GPU_H
 #define COMM_GPU_H
 
+#include "device/ctrl.h"
 #include "hub.h"
 
 /* What a process says of one of its ranks' GPUs when a communicator is made. */
@@ -31,6 +32,8 @@ void comm_gpu_close(symcclComm_t comm);
 /* Enqueue one planned call on the stream; returns at once. */
 symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, symcclStream_t stream);
+/* How the waits of the rank's own kernels end: all but the hash. */
+void comm_gpu_watch(symcclComm_t comm, struct dev_watch *w);
 /* symcclInvalidArgument when a buffer cannot be reached by the rank's GPU. */
 symcclResult_t comm_gpu_check_buffer(symcclComm_t comm, const char *name, const void *ptr);
 

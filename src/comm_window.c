@@ -287,13 +287,16 @@ symcclResult_t comm_windows_finish(
 	}
 	free(made);
 	free(set);
+	for (int i = 0; i < n; i++)
+		if (t[i].made != NULL)
+			e = t[i].made(t[i].arg, e);
 	return comm_error(comm, e);
 }
 
 symcclResult_t symcclCommWindowRegister(
 	symcclComm_t comm, void *buff, size_t size, symcclWindow_t *win, int winFlags)
 {
-	struct win_task t = {buff, size, win, winFlags};
+	struct win_task t = {.buff = buff, .size = size, .out = win, .flags = winFlags};
 	struct reg_set *set;
 	symcclResult_t e;
 
@@ -326,7 +329,8 @@ symcclResult_t symcclCommWindowRegisterAsync(symcclComm_t comm, void *buff, size
 		return comm_error(
 			comm, fail(symcclSystemError, "out of memory for a registration"));
 	r->comm = comm;
-	r->task = (struct win_task){buff, size, win, winFlags};
+	r->task = (struct win_task){
+		.buff = buff, .size = size, .out = win, .flags = winFlags};
 	e = comm_windows_begin(comm, &r->task, 1, &r->set);
 	if (e != symcclSuccess) {
 		free(r);
@@ -360,6 +364,7 @@ symcclResult_t symcclRequestWait(symcclRequest_t request)
 
 void comm_windows_free(symcclComm_t comm)
 {
+	comm_devcomms_free(comm);
 	while (comm->requests != NULL) {
 		struct symcclRequest *r = comm->requests;
 

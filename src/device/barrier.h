@@ -2,10 +2,11 @@
  * Barriers: CTA b of a rank with CTA b of every peer. Everything the CTA's threads wrote before, to
  * whatever memory, is visible after it to the threads of the peers' CTAs b.
  */
-#ifndef DEVICE_BARRIER_H
-#define DEVICE_BARRIER_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_BARRIER_H
+#define SYMCCL_DEVICE_BARRIER_H
 
-#include "device/ctrl.h"
+#include "ctrl.h"
 
 DEV uint64_t *barrier_slot(const struct dev_team *t, uint32_t at, const struct dev_epoch *e,
 	uint32_t phase, uint32_t cta, uint32_t source)
@@ -15,17 +16,23 @@ DEV uint64_t *barrier_slot(const struct dev_team *t, uint32_t at, const struct d
 	       source;
 }
 
-/* All threads of the CTA. phase: 0, then 1, in one epoch. Nonzero, to all: gave up, here or (the
- * argument) before. */
-DEV int barrier_meet(const struct dev_team *t, const struct dev_epoch *e, const struct dev_watch *w,
-	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width, int gave_up)
+/* Tell the peers; thread 0..width - 1, after all of them are done with what the barrier orders. */
+DEV void barrier_arrive(const struct dev_team *t, const struct dev_epoch *e, uint32_t hash,
+	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width)
 {
-	cta_sync();
 	DEV_LOOP
-	for (uint32_t q = thread; q < t->nranks && !gave_up; q += width)
+	for (uint32_t q = thread; q < t->nranks; q += width)
 		if (q != t->rank)
 			store_release64(
-				barrier_slot(t, q, e, phase, cta, t->rank), epoch_word(e, w->hash));
+				barrier_slot(t, q, e, phase, cta, t->rank), epoch_word(e, hash));
+}
+
+/* Hear from the peers; afterwards the threads have to meet. Nonzero: gave up. */
+DEV int barrier_await(const struct dev_team *t, const struct dev_epoch *e,
+	const struct dev_watch *w, uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width)
+{
+	int gave_up = 0;
+
 	DEV_LOOP
 	for (uint32_t q = thread; q < t->nranks && !gave_up; q += width) {
 		const uint64_t *slot = barrier_slot(t, t->rank, e, phase, cta, q);
@@ -40,6 +47,19 @@ DEV int barrier_meet(const struct dev_team *t, const struct dev_epoch *e, const 
 			team_die(t, e->number, w, DEV_DIFFERS, q, (uint32_t)word, cta);
 			gave_up = 1;
 		}
+	}
+	return gave_up;
+}
+
+/* All threads of the CTA. phase: 0, then 1, in one epoch. Nonzero, to all: gave up, here or (the
+ * argument) before. */
+DEV int barrier_meet(const struct dev_team *t, const struct dev_epoch *e, const struct dev_watch *w,
+	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width, int gave_up)
+{
+	cta_sync();
+	if (!gave_up) {
+		barrier_arrive(t, e, w->hash, phase, cta, thread, width);
+		gave_up = barrier_await(t, e, w, phase, cta, thread, width);
 	}
 	return cta_sync_or(gave_up);
 }

@@ -29,18 +29,19 @@
  * sends anything: peers cannot be in the next epoch before they have heard from it, and all that
  * was sent to that half has been read.
  */
-#ifndef DEVICE_CTRL_H
-#define DEVICE_CTRL_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_CTRL_H
+#define SYMCCL_DEVICE_CTRL_H
 
 #include <stddef.h>
 #include <stdint.h>
-#include "device/lane.h"
+#include "lane.h"
 
-#define DEV_CTAS_MAX 128  /* CTAs of one kernel that uses barriers */
-#define DEV_RANKS_MAX 120 /* ranks of a team */
-#define DEV_PHASES 2      /* barriers in one epoch */
-#define DEV_EPOCH_SHIFT 16
-#define DEV_FLAG_BIT 0x80000000u
+#define SYMCCL_DEV_CTAS_MAX 128  /* CTAs of one kernel that uses barriers */
+#define SYMCCL_DEV_RANKS_MAX 120 /* ranks of a team */
+#define SYMCCL_DEV_PHASES 2      /* barriers in one epoch */
+#define SYMCCL_DEV_EPOCH_SHIFT 16
+#define SYMCCL_DEV_FLAG_BIT 0x80000000u
 
 struct dev_head {
 	uint64_t arrivals; /* see above */
@@ -48,7 +49,7 @@ struct dev_head {
 	uint32_t claim;    /* who sets it first writes the record */
 	uint8_t pad[240];
 };
-#define DEV_HEAD_BYTES 256
+#define SYMCCL_DEV_HEAD_BYTES 256
 
 enum dev_dead { DEV_ALIVE, DEV_ABORTED, DEV_TIMED_OUT, DEV_DIFFERS };
 
@@ -88,9 +89,9 @@ struct dev_watch {
 };
 
 #ifdef __cplusplus
-#define DEV_ASSERT(c) static_assert(c, #c)
+#define SYMCCL_DEV_ASSERT(c) static_assert(c, #c)
 #else
-#define DEV_ASSERT(c) _Static_assert(c, #c)
+#define SYMCCL_DEV_ASSERT(c) _Static_assert(c, #c)
 #endif
 DEV_ASSERT(sizeof(struct dev_head) == DEV_HEAD_BYTES);
 DEV_ASSERT(offsetof(struct dev_head, dead) == 8);
@@ -106,8 +107,9 @@ static inline uint64_t dev_round_up(uint64_t n, uint64_t a)
 	return (n + a - 1) / a * a;
 }
 
-/* The layout of a team of nranks (1..DEV_RANKS_MAX) whose halves have at least `slots` packets. */
-static inline struct dev_layout dev_layout(uint32_t nranks, uint64_t slots)
+/* The layout of a team of nranks (1..DEV_RANKS_MAX) whose halves have `rows` barriers and at least
+ * `slots` packets. */
+static inline struct dev_layout dev_layout_rows(uint32_t nranks, uint32_t rows, uint64_t slots)
 {
 	struct dev_layout l;
 
@@ -115,10 +117,14 @@ static inline struct dev_layout dev_layout(uint32_t nranks, uint64_t slots)
 	l.barrier_row = (uint32_t)dev_round_up(8 * (uint64_t)nranks, 32);
 	l.scalar_off = (uint32_t)dev_round_up(8 * (uint64_t)nranks, 128);
 	l.barrier_off = l.scalar_off + (uint32_t)dev_round_up(16 * (uint64_t)nranks, 128);
-	l.packet_off = l.barrier_off +
-		       (uint32_t)dev_round_up(DEV_PHASES * DEV_CTAS_MAX * l.barrier_row, 128);
+	l.packet_off = l.barrier_off + (uint32_t)dev_round_up(rows * l.barrier_row, 128);
 	l.half_bytes = l.packet_off + 16 * l.slots;
 	return l;
+}
+/* The same with room for any kernel's barriers. */
+static inline struct dev_layout dev_layout(uint32_t nranks, uint64_t slots)
+{
+	return dev_layout_rows(nranks, DEV_PHASES * DEV_CTAS_MAX, slots);
 }
 static inline uint64_t dev_ctrl_bytes(const struct dev_layout *l)
 {
@@ -188,8 +194,8 @@ DEV int epoch_period_ends(const struct dev_epoch *e)
 	return next >= DEV_FLAG_BIT && (next & (DEV_FLAG_BIT - 1)) < 2;
 }
 
-/* Zero the next epoch's half; all threads of CTA 0. */
-DEV_COLD void epoch_zero_next(
+/* Zero the half of epoch number + 1; thread 0..width - 1. Then they have to meet. */
+DEV_COLD void epoch_zero_half(
 	const struct dev_team *t, uint64_t number, uint32_t thread, uint32_t width)
 {
 	char *half = team_half(t, t->rank, number + 1);
@@ -199,15 +205,16 @@ DEV_COLD void epoch_zero_next(
 	for (uint64_t i = thread; i < t->layout.half_bytes / 16; i += width)
 		store_relaxed_pair(half + 16 * i, zero);
 	fence_system();
-	cta_sync();
 }
 
 /* CTA 0, all threads, before anything is sent. */
 DEV void epoch_prepare(
 	const struct dev_team *t, const struct dev_epoch *e, uint32_t thread, uint32_t width)
 {
-	if (epoch_period_ends(e))
-		epoch_zero_next(t, e->number, thread, width);
+	if (epoch_period_ends(e)) {
+		epoch_zero_half(t, e->number, thread, width);
+		cta_sync();
+	}
 }
 /* CTA 0, all threads, sometime: say what call this is. Nobody waits for it. */
 DEV void epoch_announce(const struct dev_team *t, const struct dev_epoch *e, uint32_t hash,
@@ -255,6 +262,7 @@ DEV_COLD uint64_t wait_look(const struct dev_team *t, uint64_t epoch, const stru
 	uint64_t now = clock_ns();
 	uint32_t peer_hash = word >> 32 == epoch_flag(epoch) ? (uint32_t)word : 0;
 
+	wait_rest();
 	if (load_relaxed32(&team_head(t)->dead) != DEV_ALIVE)
 		return 0;
 	if (w->abort != 0 && load_relaxed32((const uint32_t *)(uintptr_t)w->abort) != 0) {

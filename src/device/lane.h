@@ -3,11 +3,12 @@
  * barrier, counters shared by the CTAs of one rank, time. On the host a CTA is one thread (width
  * 1).
  */
-#ifndef DEVICE_LANE_H
-#define DEVICE_LANE_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_LANE_H
+#define SYMCCL_DEVICE_LANE_H
 
 #include <stdint.h>
-#include "device/port.h"
+#include "port.h"
 
 /* Two 64-bit halves that arrive whole, each by itself; the pair need not. */
 struct pair64 {
@@ -44,6 +45,11 @@ DEV void add_local64(uint64_t *p, uint64_t v)
 {
 	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+/* For other ranks' words; everything this thread has seen or done before comes with it. */
+DEV void add_release64(uint64_t *p, uint64_t v)
+{
+	asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 DEV uint32_t exchange_local32(uint32_t *p, uint32_t v)
 {
 	uint32_t old;
@@ -57,6 +63,9 @@ DEV uint32_t exchange_local32(uint32_t *p, uint32_t v)
 DEV void fence_system(void)
 {
 	asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+DEV void wait_rest(void)
+{
 }
 DEV uint64_t clock_ns(void)
 {
@@ -85,10 +94,12 @@ DEV void grid_trigger(void)
 }
 
 #else
+#include <sched.h>
 #include <time.h>
 
-#define DEV_COLD static inline
-#define DEV_LOOP
+#define SYMCCL_DEV_COLD static inline
+#define SYMCCL_DEV_LOOP
+#define SYMCCL_DEV_UNROLL
 
 DEV void store_relaxed_pair(void *p, struct pair64 v)
 {
@@ -115,6 +126,10 @@ DEV void add_local64(uint64_t *p, uint64_t v)
 {
 	__atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
+DEV void add_release64(uint64_t *p, uint64_t v)
+{
+	__atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+}
 DEV uint32_t exchange_local32(uint32_t *p, uint32_t v)
 {
 	return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);
@@ -124,6 +139,11 @@ DEV void fence_system(void)
 #ifndef __SANITIZE_THREAD__ /* gcc's TSan knows no fences */
 	__atomic_thread_fence(__ATOMIC_ACQ_REL);
 #endif
+}
+/* Waited for long: let somebody else have this CPU. */
+DEV void wait_rest(void)
+{
+	sched_yield();
 }
 DEV uint64_t clock_ns(void)
 {
@@ -135,6 +155,7 @@ DEV uint64_t clock_ns(void)
 #ifdef DEV_CTA_THREADS /* tests: a CTA is several threads */
 void emulate_sync(void);
 int emulate_sync_or(int v);
+uint32_t emulate_thread(void);
 DEV void cta_sync(void)
 {
 	emulate_sync();

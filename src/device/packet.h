@@ -3,13 +3,14 @@
  * halves {data:32, flag:32}; each half arrives whole, so nothing orders them and no fence is
  * needed. A packet is there when both halves carry the epoch's flag. Slots and reuse: ctrl.h.
  */
-#ifndef DEVICE_PACKET_H
-#define DEVICE_PACKET_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_PACKET_H
+#define SYMCCL_DEVICE_PACKET_H
 
-#include "device/ctrl.h"
+#include "ctrl.h"
 
-#define PACKET_BYTES 16
-#define PACKET_DATA 8
+#define SYMCCL_PACKET_BYTES 16
+#define SYMCCL_PACKET_DATA 8
 
 DEV char *packet_slots(const struct dev_team *t, uint32_t at, const struct dev_epoch *e)
 {

@@ -2,15 +2,16 @@
  * What the protocol headers need of a machine: atomics and fences, the same names under gcc, clang
  * and nvcc. Memory order is always spelled out; nothing relies on x86's.
  */
-#ifndef DEVICE_PORT_H
-#define DEVICE_PORT_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_PORT_H
+#define SYMCCL_DEVICE_PORT_H
 
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#include "device/port_cuda.cuh"
+#include "port_cuda.cuh"
 #else
-#define DEV static inline
+#define SYMCCL_DEV static inline
 
 DEV uint64_t load_relaxed64(const uint64_t *p)
 {

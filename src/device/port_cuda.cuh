@@ -2,14 +2,16 @@
  * The CUDA half of port.h: the same names on a GPU. Scope is always the system (other GPUs and the
  * host) unless the name says otherwise.
  */
-#ifndef DEVICE_PORT_CUDA_H
-#define DEVICE_PORT_CUDA_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_PORT_CUDA_H
+#define SYMCCL_DEVICE_PORT_CUDA_H
 
 #include <stdint.h>
 
-#define DEV static __device__ __forceinline__
-#define DEV_COLD static __device__ __noinline__ /* keeps what hardly runs out of the way */
-#define DEV_LOOP _Pragma("unroll 1")            /* likewise */
+#define SYMCCL_DEV static __device__ __forceinline__
+#define SYMCCL_DEV_COLD static __device__ __noinline__ /* keeps what hardly runs out of the way */
+#define SYMCCL_DEV_LOOP _Pragma("unroll 1")            /* likewise */
+#define SYMCCL_DEV_UNROLL _Pragma("unroll")
 
 DEV uint64_t load_relaxed64(const uint64_t *p)
 {

@@ -7,22 +7,23 @@
  * large becomes an infinity in fp16 and bf16, and the largest finite value in the fp8 types, also
  * if it was infinite (docs/semantics.md says why).
  */
-#ifndef DEVICE_TYPES_H
-#define DEVICE_TYPES_H
+#include "names.h"
+#ifndef SYMCCL_DEVICE_TYPES_H
+#define SYMCCL_DEVICE_TYPES_H
 
 #include <string.h>
-#include "device/port.h"
+#include "port.h"
 
 /* The one NaN of each type: positive, quiet, no payload. */
-#define F16_NAN 0x7e00u
-#define BF16_NAN 0x7fc0u
-#define E4M3_NAN 0x7fu
-#define E5M2_NAN 0x7eu
-#define F32_NAN 0x7fc00000u
-#define F64_NAN 0x7ff8000000000000u
+#define SYMCCL_F16_NAN 0x7e00u
+#define SYMCCL_BF16_NAN 0x7fc0u
+#define SYMCCL_E4M3_NAN 0x7fu
+#define SYMCCL_E5M2_NAN 0x7eu
+#define SYMCCL_F32_NAN 0x7fc00000u
+#define SYMCCL_F64_NAN 0x7ff8000000000000u
 
-#define F32_INF 0x7f800000u
-#define F32_EXPONENT(e) ((uint32_t)(127 + (e)) << 23) /* the bits of 2^e */
+#define SYMCCL_F32_INF 0x7f800000u
+#define SYMCCL_F32_EXPONENT(e) ((uint32_t)(127 + (e)) << 23) /* the bits of 2^e */
 
 DEV uint32_t f32_bits(float a)
 {

@@ -3,12 +3,9 @@
  * with grids that change from call to call, across the end of a flag's period, as GPU kernels do.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "device/port.h"
-#define cpu_relax() sched_yield() /* more threads than CPUs */
 #include "device/barrier.h"
 #include "device/packet.h"
 
@@ -83,7 +80,7 @@ static void *cta_run(void *arg)
 {
 	uint32_t id = (uint32_t)(uintptr_t)arg, rank = id / CTAS, cta = id % CTAS;
 	const struct dev_team *t = &team[rank];
-	struct dev_watch w = {0, (uint64_t)(uintptr_t)&record[rank], 20000000000u, 0, 256};
+	struct dev_watch w = {0, (uint64_t)(uintptr_t)&record[rank], 20000000000u, 0, 1};
 
 	for (uint32_t call = 1; call <= CALLS; call++) {
 		uint32_t ctas = 1 + mix(call * 3) % CTAS;
@@ -127,7 +124,7 @@ int main(void)
 		for (uint32_t half = 0; half < 2; half++)
 			for (uint64_t i = 1; i < l.half_bytes / 4; i += 2)
 				((uint32_t *)team_half(&team[r], r, half))[i] =
-					DEV_FLAG_BIT + 2 * (uint32_t)(i % 5) + half;
+					DEV_FLAG_BIT + 2 * (uint32_t)(i / 4 % 5) + half;
 		pthread_barrier_init(&grid[r], NULL, CTAS);
 	}
 	for (uintptr_t i = 0; i < RANKS * CTAS; i++)
