@@ -161,7 +161,8 @@ $(O)/obj/%.o: $(S)%.c $(O)/obj/flags
 
 include $(S)src/coll/cuda/rules.mk
 
-$(O)/obj/perf/%.o: OBJ_FLAGS := -I$(S)perf
+TUNE_OBJ := $(call objs,$(wildcard $(S)tools/tune/*.c))
+$(O)/obj/perf/%.o $(O)/obj/tools/%.o: OBJ_FLAGS := -I$(S)perf
 $(O)/obj/tests/%.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS)
 $(O)/obj/examples/%.o: INCLUDES := -I$(S)include
 $(O)/obj/src/params.o: $(S)src/params.def
@@ -192,10 +193,11 @@ $(EXAMPLES): $(O)/%: $(O)/obj/%.o $(LIB).so
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(shared_libs)
+$(O)/bin/symccl-tune: $(TUNE_OBJ)
 $(TOOLS): $(O)/bin/%: $(O)/obj/tools/%.o $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIB).a $(SODIUM_LIBS) -ldl -lm
 $(UNIT) $(RANKS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
@@ -204,12 +206,16 @@ $(STRESS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
+<<<<<<< HEAD
 $(TSAN): $(O)/tests/tsan/%: $(S)tests/stress/%.c $(O)/obj/flags
 	$(call say,TSAN,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -O1 -g $(WARN) -fsanitize=thread -pthread $(INCLUDES) -MMD -MP -MF $@.d \
 		-o $@ $<
 -include $(TSAN:%=%.d)
+=======
+$(O)/tests/unit/tune_test: | $(O)/bin/symccl-tune
+>>>>>>> 5e29c5f (wip)
 $(CUDA_TESTS): private LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../fakecuda'
 $(O)/obj/tests/unit/cuda_abi_test.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS) \
 	$(addprefix -isystem ,$(wildcard $(NVCC:%/bin/nvcc=%/include)))
@@ -234,7 +240,7 @@ $(O)/tests/fakecuda/libcuda.so.1: $(FAKECUDA_OBJ)
 
 -include $(patsubst %.o,%.d,$(OBJ) $(FAKECUDA_OBJ) $(CONFORMANCE_OBJ) $(PERF_COMMON) $(TEST_COMMON) \
 	$(PERF:$(O)/%=$(O)/obj/%.o) $(EXAMPLES:$(O)/%=$(O)/obj/%.o) \
-	$(TOOLS:$(O)/bin/%=$(O)/obj/tools/%.o) \
+	$(TOOLS:$(O)/bin/%=$(O)/obj/tools/%.o) $(TUNE_OBJ) \
 	$(UNIT:$(O)/%=$(O)/obj/%.o) $(RANKS:$(O)/%=$(O)/obj/%.o) $(STRESS:$(O)/%=$(O)/obj/%.o) \
 	$(GPU:$(O)/%=$(O)/obj/%.o))
 
@@ -292,29 +298,44 @@ $(O)/symccl.pc: $(S)symccl.pc.in $(S)include/symccl.h $(O)/config.mk $(O)/obj/pr
 		-e 's|@VERSION@|$(VERSION)|' $< >$@
 $(eval $(call stamp,$(O)/obj/prefix,$$(prefix) $$(libdir) $$(includedir)))
 
+<<<<<<< HEAD
 # What symccl_device.h includes. In the tree include/symccl_device is a link to src/device.
 DEVICE_HEADERS := $(filter-out %/slot.h,$(wildcard $(S)src/device/*.h $(S)src/device/*.cuh))
 
 man: $(O)/man/symccl.7 $(O)/man/symccl.3
+=======
+man: $(O)/man/symccl.7 $(O)/man/symccl.3 $(O)/man/symccl-tune.1
+>>>>>>> 5e29c5f (wip)
 functions = $(shell sed -n 's/^[[:space:]]*\(symccl[A-Za-z0-9_]*\);.*/\1/p' $(S)src/symccl.map)
 $(O)/man/symccl.3: $(S)tools/reference.awk $(PUBLIC)
 	@mkdir -p $(@D)
 	$(Q)cat $(PUBLIC) | awk -v version=$(VERSION) -f $< >$@
+$(O)/man/symccl-tune.1: $(S)docs/symccl-tune.1.in $(S)src/coll/tuning.def
+	@mkdir -p $(@D)
+	$(Q)sed -n 's/^TUNING(\([a-z_]*\), \([0-9.]*\), .*"\(.*\)")/.TP\n.B \1\n\3; compiled in: \2./p' \
+		$(S)src/coll/tuning.def >$@.constants
+	$(Q)sed -e 's|@VERSION@|$(VERSION)|' -e '/@CONSTANTS@/{r $@.constants' -e 'd}' $< >$@
 $(O)/man/symccl.7: $(S)docs/symccl.7.in $(O)/bin/symccl-info
 	@mkdir -p $(@D)
 	$(Q)$(O)/bin/symccl-info --man >$@.params
 	$(Q)sed -e 's|@VERSION@|$(VERSION)|' -e '/@PARAMS@/{r $@.params' -e 'd}' $< >$@
 
 install: all man $(O)/symccl.pc
+<<<<<<< HEAD
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig \
 		$(DESTDIR)$(includedir)/symccl_device \
 		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man3
+=======
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
+		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man7
+>>>>>>> 5e29c5f (wip)
 	install -m 755 $(TOOLS) $(DESTDIR)$(bindir)
 	install -m 755 $(O)/lib/$(SONAME) $(DESTDIR)$(libdir)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libsymccl.so
 	install -m 644 $(wildcard $(S)include/*.h) $(DESTDIR)$(includedir)
 	install -m 644 $(DEVICE_HEADERS) $(DESTDIR)$(includedir)/symccl_device
 	install -m 644 $(O)/symccl.pc $(DESTDIR)$(libdir)/pkgconfig
+	install -m 644 $(O)/man/symccl-tune.1 $(DESTDIR)$(mandir)/man1
 	install -m 644 $(O)/man/symccl.7 $(DESTDIR)$(mandir)/man7
 	install -m 644 $(O)/man/symccl.3 $(DESTDIR)$(mandir)/man3
 	for f in $(functions); do echo .so man3/symccl.3 >$(DESTDIR)$(mandir)/man3/$$f.3; done

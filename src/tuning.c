@@ -239,10 +239,11 @@ void tuning_load(struct coll_tuning *t)
 	if (!tuning_path(path, sizeof(path)))
 		return;
 	text = slurp(path, &what);
-	if (text == NULL && what == NULL && errno == ENOENT && !params_get()->tuning_file[0]) {
+	/* Nobody has asked for that one. */
+	if (text == NULL && what == NULL && !params_get()->tuning_file[0]) {
 		log_info(LOG_PARAM,
-			"no %s: the cost model's constants are those compiled in "
-			"(symccl-tune measures this machine's)",
+			"%s: %m; the cost model's constants are those compiled in (symccl-tune "
+			"measures this machine's)",
 			path);
 		return;
 	}
