@@ -1,39 +1,162 @@
 #!/bin/bash
-# gpu.sh BUILDDIR [ranks]: symccl and what PyTorch has, side by side on this machine's GPUs, one process a
-# rank (2). Prints both and, for each collective and size that both have, the best peer's time over symccl's (above
-# 1: symccl is faster). Several ranks on one GPU: start MPS first; NCCL refuses that, so only symccl is timed then.
-set -eu -o pipefail
-build=$(cd "${1:?usage: gpu.sh BUILDDIR [ranks]}" && pwd)
-ranks=${2:-2}
+# gpu.sh: symccl beside NCCL and PyTorch's symmetric memory on this machine's GPUs, in one run, with
+# the floors of the machine.
+usage() {
+	cat <<EOF
+usage: gpu.sh [options] BUILDDIR
+  -n ranks        one process each (2); several share a GPU when there are fewer GPUs
+  -c list         collectives (all_reduce,all_gather,reduce_scatter)
+  -s sizes        (8,8K,32K,128K,512K,2M,8M,32M,128M)
+  -e sizes        eager as well, without a graph (8,8K,32K,128K); none: ''
+  -r rounds       of all contenders by turns (3)
+  -N dir          an NCCL: dir/lib/libnccl.so.2 and dir/include/nccl.h. Several times for several;
+                  not given: the one of this machine's PyTorch
+  -w              window registration as well
+  -o file         everything as JSON
+Several ranks on one GPU: NCCL 2.30.5 or newer. MPS is started when it is needed and not running.
+EOF
+}
+set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=$(mktemp)
-trap 'rm -f "$out"' EXIT
+root=$(cd "$here/../.." && pwd)
+ranks=2 collectives=all_reduce,all_gather,reduce_scatter rounds=3 out= register=
+sizes=8,8K,32K,128K,512K,2M,8M,32M,128M eager=8,8K,32K,128K nccls=()
+while getopts n:c:s:e:r:N:wo:h opt; do
+	case $opt in
+	n) ranks=$OPTARG ;;
+	c) collectives=$OPTARG ;;
+	s) sizes=$OPTARG ;;
+	e) eager=$OPTARG ;;
+	r) rounds=$OPTARG ;;
+	N) nccls+=("$OPTARG") ;;
+	w) register=1 ;;
+	o) out=$OPTARG ;;
+	h) usage && exit ;;
+	*) usage >&2 && exit 2 ;;
+	esac
+done
+shift $((OPTIND - 1))
+[ $# = 1 ] || { usage >&2 && exit 2; }
+die() {
+	echo "gpu.sh: $*" >&2
+	exit 1
+}
+build=$(cd "$1" && pwd) || exit
+command -v nvidia-smi >/dev/null || die 'no GPU here'
+gpus=$(nvidia-smi -L | grep -c ^GPU)
+tmp=$(mktemp -d)
+mps=
+finish() {
+	[ -z "$mps" ] || echo quit | nvidia-cuda-mps-control
+	rm -rf "$tmp"
+}
+trap finish EXIT
 
-timeout 300 "$build/tests/gpu/comm_gpu" -P "$ranks" -t | tee "$out"
-if [ "$(nvidia-smi -L | grep -c ^GPU)" -ge "$ranks" ]; then
-	timeout 300 python3 -m torch.distributed.run --nproc-per-node "$ranks" --master-port 29511 \
-		"$here/torch_peers.py" 2>/dev/null | tee -a "$out"
+# ---- Who takes part ----
+torch=$(python3 -c 'import torch, os, nvidia; print(list(nvidia.__path__)[0] + "/nccl")' 2>/dev/null)
+[ ${#nccls[@]} -gt 0 ] || [ -z "$torch" ] || nccls=("$torch")
+cuda=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
+contenders=(symccl symccl_plain)
+declare -A lib
+for dir in "${nccls[@]}"; do
+	v=$(awk '/define NCCL_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' "$dir/include/nccl.h")
+	cc -O2 -shared -fPIC -o "$tmp/peer-$v.so" "$here/nccl_peer.c" -I "$dir/include" -I "$cuda/include" \
+		-I "$root/include" -ldl || die "nccl_peer.c does not compile with $dir"
+	lib[$v]=$dir/lib/libnccl.so.2
+	contenders+=("nccl_$v" "nccl_plain_$v")
+done
+if [ "$ranks" -gt "$gpus" ]; then
+	export NCCL_MULTI_RANK_GPU_ENABLE=1
+	[ "$ranks" -le 2 ] || export CUDA_DEVICE_MAX_CONNECTIONS=8
+	if ! pgrep -f nvidia-cuda-mps-control >/dev/null; then
+		mps=$tmp
+		export CUDA_MPS_PIPE_DIRECTORY=$mps CUDA_MPS_LOG_DIRECTORY=$mps
+		nvidia-cuda-mps-control -d
+	fi
 fi
-echo
-echo 'collective            bytes   symccl us    best peer us  ratio  peer'
-awk '
-function kind(s) {
-	if (s ~ /all_reduce/ || s == "AllReduce") return "AllReduce"
-	if (s ~ /all_gather/ || s == "AllGather") return "AllGather"
-	return "ReduceScatter"
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} CUDA_MODULE_LOADING=EAGER
+
+# ---- Runs ----
+json_lines() { # mode file: symccl's JSON has one row a line
+	awk -v mode="$1" '
+	function after(key) { return substr($0, index($0, key) + length(key)) + 0 }
+	/"size": / && !/"size": 0,/ { printf "row %d %s %.4f\n", after("\"size\": "), mode,
+		after(/cputime_us/ ? "\"cputime_us\": " : "\"time_us\": ") }' "$2"
 }
-$1 == "time:" && $5 == "window" { own[kind($2), $3] = $6; order[++n] = kind($2) SUBSEP $3 }
-$1 == "peer:" {
-	us = $(NF - 1); bytes = $(NF - 3); name = $2 " " $3 ($4 == "windows" ? " windows" : "")
-	k = kind(name) SUBSEP bytes
-	if (!(k in best) || us < best[k]) { best[k] = us; who[k] = name }
+
+program() { # contender program options...
+	local who=$1 prog=$2 v
+	shift 2
+	case $who in
+	symccl*) timeout 120 "$build/perf/$prog" "$@" ;;
+	*)
+		v=${who##*_}
+		NCCL_PEER_LIB=${lib[$v]} LD_PRELOAD=$tmp/peer-$v.so timeout 120 "$build/perf/$prog" "$@"
+		;;
+	esac
 }
-END {
-	for (i = 1; i <= n; i++) {
-		k = order[i]
-		if (!(k in best)) continue
-		split(k, a, SUBSEP)
-		printf "%-14s %12d %11.2f %15.2f %6.2f  %s\n", a[1], a[2], own[k], best[k], best[k] / own[k], who[k]
-	}
-	exit 0
-}' "$out"
+
+timed() { # round contender collective mode sizes options...
+	local round=$1 who=$2 coll=$3 mode=$4 list=$5 buffers=2
+	shift 5
+	[[ $who != *plain* ]] || buffers=0
+	if ! program "$who" "${coll}_perf" --device cuda -P "$ranks" -R "$buffers" -d float --sizes "$list" \
+		-J "$tmp/run.json" "$@" >"$tmp/run.out" 2>&1; then
+		echo "gpu.sh: $who, $coll, $mode: $(tail -3 "$tmp/run.out")" >&2
+		return
+	fi
+	json_lines "$mode" "$tmp/run.json" | sed "s/^/$round $who /"
+}
+
+collect() { # collective
+	local round who check
+	for ((round = 1; round <= rounds; round++)); do
+		check=$((round == 1))
+		for who in "${contenders[@]}"; do
+			[[ $who = symccl* ]] || check=0 # NCCL adds in another order
+			timed "$round" "$who" "$1" graph "$sizes" -G 20 -n 20 -c $check
+			[ -z "$eager" ] && continue
+			timed "$round" "$who" "$1" eager "$eager" -c 0
+			timed "$round" "$who" "$1" cpu "$eager" -c 0 -C 1 -n 500
+		done
+		if [ "$gpus" -ge "$ranks" ] && [ "$1" = all_reduce ] && [ -n "$torch" ]; then
+			TORCH_SYMM_MEM_DISABLE_MULTICAST=1 timeout 120 python3 -m torch.distributed.run \
+				--nproc-per-node "$ranks" --master-port $((29511 + round)) \
+				"$here/torch_peers.py" "$sizes" 2>"$tmp/run.out" | sed -n "s/^row:/$round/p"
+		fi
+	done
+}
+
+commit=$(git -C "$root" describe --always --dirty 2>/dev/null || sed -n 's/.*"commit": "\(.*\)".*/\1/p' "$tmp/run.json")
+gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
+echo "# $ranks ranks on $gpus x $gpu, $rounds rounds; us; graph: 20 calls in a CUDA graph, 20 launches;"
+echo '# eager: calls in a row; cpu: what enqueueing costs the CPU. symccl, nccl: windows (-R 2); plain: -R 0.'
+for v in "${!lib[@]}"; do echo "# NCCL $v: ${lib[$v]}"; done
+if [ -x "$build/tests/gpu/kernels/kernels" ]; then
+	timeout 60 "$root/tests/gpu/kernels.sh" run "$build/tests/gpu/kernels" -n 2 floors | sed -n 's/^floor:/# floor:/p' |
+		tee "$tmp/floors"
+fi
+IFS=, read -ra todo <<<"$collectives"
+for coll in "${todo[@]}"; do
+	collect "$coll" >"$tmp/lines"
+	awk -v coll="$coll" -v json="$tmp/$coll.json" -f "$here/table.awk" "$tmp/lines"
+	cat "$tmp/$coll.json" >>"$tmp/parts"
+done
+if [ -n "$register" ]; then
+	for who in symccl "nccl_${!lib[@]}"; do
+		echo "# registration, $who"
+		program "$who" register_perf -d cuda 2>&1 | sed 's/^/# /'
+	done | tee "$tmp/register"
+fi
+[ -n "$out" ] || exit 0
+lines() { # file: a JSON list of its lines
+	sed 's/^# *//; s/"/\\"/g; s/.*/"&"/' "$1" 2>/dev/null | paste -sd, | sed 's/^/[/; s/$/]/; s/^$/[]/'
+}
+{
+	printf '{"date": "%s", "host": "%s", "gpus": %d, "gpu": "%s", "commit": "%s", "ranks": %d, "rounds": %d,\n' \
+		"$(date -u +%FT%TZ)" "$(hostname)" "$gpus" "$gpu" "$commit" "$ranks" "$rounds"
+	printf '"floors": %s,\n"registration": %s,\n"collectives": [\n' "$(lines "$tmp/floors")" "$(lines "$tmp/register")"
+	awk 'NR > 1 { print prev "," } { prev = $0 } END { print prev }' "$tmp/parts"
+	echo ']}'
+} >"$out"
+echo "# written: $out"

@@ -60,7 +60,8 @@ $3 == "row" {
 }
 
 function group(name) {
-	return name ~ /mpi/ ? "MPI" : name ~ /^gloo/ ? "Gloo" : name ~ /_like$/ ? "LLM" : ""
+	return name ~ /mpi/ ? "MPI" : name ~ /^gloo/ ? "Gloo" : name ~ /_like$/ ? "LLM" : \
+		name ~ /^nccl/ ? "NCCL" : name ~ /^torch/ ? "PyTorch" : ""
 }
 
 function line(key,    i, g, t, best, best_us, part, text, rest) {
