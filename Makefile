@@ -206,16 +206,13 @@ $(STRESS): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS) -ldl -lm
-<<<<<<< HEAD
 $(TSAN): $(O)/tests/tsan/%: $(S)tests/stress/%.c $(O)/obj/flags
 	$(call say,TSAN,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -O1 -g $(WARN) -fsanitize=thread -pthread $(INCLUDES) -MMD -MP -MF $@.d \
 		-o $@ $<
 -include $(TSAN:%=%.d)
-=======
 $(O)/tests/unit/tune_test: | $(O)/bin/symccl-tune
->>>>>>> 5e29c5f (wip)
 $(CUDA_TESTS): private LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../fakecuda'
 $(O)/obj/tests/unit/cuda_abi_test.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS) \
 	$(addprefix -isystem ,$(wildcard $(NVCC:%/bin/nvcc=%/include)))
@@ -298,14 +295,10 @@ $(O)/symccl.pc: $(S)symccl.pc.in $(S)include/symccl.h $(O)/config.mk $(O)/obj/pr
 		-e 's|@VERSION@|$(VERSION)|' $< >$@
 $(eval $(call stamp,$(O)/obj/prefix,$$(prefix) $$(libdir) $$(includedir)))
 
-<<<<<<< HEAD
 # What symccl_device.h includes. In the tree include/symccl_device is a link to src/device.
 DEVICE_HEADERS := $(filter-out %/slot.h,$(wildcard $(S)src/device/*.h $(S)src/device/*.cuh))
 
-man: $(O)/man/symccl.7 $(O)/man/symccl.3
-=======
 man: $(O)/man/symccl.7 $(O)/man/symccl.3 $(O)/man/symccl-tune.1
->>>>>>> 5e29c5f (wip)
 functions = $(shell sed -n 's/^[[:space:]]*\(symccl[A-Za-z0-9_]*\);.*/\1/p' $(S)src/symccl.map)
 $(O)/man/symccl.3: $(S)tools/reference.awk $(PUBLIC)
 	@mkdir -p $(@D)
@@ -321,14 +314,9 @@ $(O)/man/symccl.7: $(S)docs/symccl.7.in $(O)/bin/symccl-info
 	$(Q)sed -e 's|@VERSION@|$(VERSION)|' -e '/@PARAMS@/{r $@.params' -e 'd}' $< >$@
 
 install: all man $(O)/symccl.pc
-<<<<<<< HEAD
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig \
 		$(DESTDIR)$(includedir)/symccl_device \
-		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man3
-=======
-	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
 		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man7
->>>>>>> 5e29c5f (wip)
 	install -m 755 $(TOOLS) $(DESTDIR)$(bindir)
 	install -m 755 $(O)/lib/$(SONAME) $(DESTDIR)$(libdir)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libsymccl.so
