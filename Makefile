@@ -123,6 +123,9 @@ PERF := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)perf/*_perf.c))
 PERF_COMMON := $(call objs,$(wildcard $(S)perf/common*.c) $(S)tests/oracle.c $(S)tests/mem.c)
 TOOLS := $(patsubst $(S)tools/%.c,$(O)/bin/%,$(wildcard $(S)tools/*.c))
 EXAMPLES := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)examples/*.c))
+# Where there is an MPI.
+MPICC := $(shell command -v mpicc)
+EXAMPLES_MPI := $(if $(MPICC),$(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)examples/mpi/*.c)))
 
 UNIT := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/unit/*_test.c))
 RANKS := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/ranks/*_test.c))
@@ -140,7 +143,7 @@ GPU := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/gpu/*.c))
 # Tests with cuda in their name find the double before any driver.
 CUDA_TESTS := $(foreach t,$(UNIT) $(RANKS) $(STRESS),$(if $(findstring cuda,$(notdir $t)),$t))
 
-all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES)
+all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES) $(if $(D),,$(EXAMPLES_MPI))
 tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(FAKECUDA) $(GPU)
 
 # ---- Compile and link ------------------------------------------------------------------------
@@ -193,6 +196,11 @@ $(EXAMPLES): $(O)/%: $(O)/obj/%.o $(LIB).so
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(shared_libs)
+$(EXAMPLES_MPI): $(O)/%: $(S)%.c $(LIB).so
+	$(call say,MPICC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(MPICC) -std=gnu11 $(CFLAGS) $(WARN) -I$(S)include -o $@ $< -L$(O)/lib -lsymccl \
+		-Wl,-rpath,'$$ORIGIN/../../lib'
 $(O)/bin/symccl-tune: $(TUNE_OBJ)
 $(TOOLS): $(O)/bin/%: $(O)/obj/tools/%.o $(LIB).a
 	$(call say,LINK,$@)
