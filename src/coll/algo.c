@@ -186,6 +186,13 @@ static double alltoall_read_cost(const struct coll_team *t, const struct coll_ca
 	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
 }
 
+/* Messages are not compared with anything. */
+static double messages_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	(void)c;
+	return step_us(t);
+}
+
 /* ---- The table ------------------------------------------------------------------------------ */
 
 static size_t any_size(const struct coll_team *t)
@@ -233,6 +240,8 @@ static const struct coll_algo table[] = {
 	HOST(symcclFuncAlltoAll, "alltoall/push", COLL_NEED_RECV_WINDOW, any_size, alltoall_push_cost, alltoall_push),
 	HOST(symcclFuncAlltoAll, "alltoall/pull", COLL_NEED_SEND_WINDOW, any_size, alltoall_pull_cost, alltoall_pull),
 	HOST(symcclFuncAlltoAll, "alltoall/read", COLL_NEED_READABLE, any_size, alltoall_read_cost, alltoall_read),
+	HOST(symcclFuncSendRecv, "sendrecv/ring", COLL_ONE_WORKER, any_size, messages_cost, messages_listed),
+	HOST(symcclFuncAlltoAllv, "alltoallv/ring", COLL_ONE_WORKER, any_size, messages_cost, messages_listed),
 
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),
@@ -308,6 +317,8 @@ static uint32_t plan_hash(const struct coll_team *t, const struct coll_call *c, 
 	uint32_t h = mix(0x73796d63, (uint64_t)c->func << 48 | (uint64_t)row << 32 |
 					     (uint64_t)c->type << 16 | (uint64_t)c->op);
 
+	if (coll_is_listed(c->func)) /* each message speaks for itself */
+		return mix(0x73796d63, (uint64_t)c->func) | 1;
 	h = mix(h, c->count);
 	h = mix(h, (uint64_t)(int64_t)c->root << 1 | (uint64_t)c->has_factor);
 	if (table[row].needs & COLL_NEED_SEND_WINDOW)
@@ -362,7 +373,9 @@ symcclResult_t coll_plan(
 		log_info(LOG_COLL, "SYMCCL_ALGO asks for %s, but %s: taking %s", forced_name,
 			forced_why, table[best].name);
 	plan->algo = &table[best];
-	plan->nctas = t->gpu ? gpu_ctas(t, c, (enum cuda_algo)(table[best].gpu - 1)) : t->nctas;
+	plan->nctas = table[best].needs & COLL_ONE_WORKER ? 1 : t->nctas;
+	if (t->gpu)
+		plan->nctas = gpu_ctas(t, c, (enum cuda_algo)(table[best].gpu - 1));
 	plan->cost_us = best_us;
 	plan->hash = plan_hash(t, c, best);
 	return symcclSuccess;

@@ -33,8 +33,8 @@ static size_t power_below(size_t n, size_t lo, size_t hi)
 	return p;
 }
 
-/* A block has n stages and n slots for each half, so their size shrinks as teams grow: 0.8 MiB a
- * rank for 2 ranks, 0.7 MiB for 512. */
+/* A block has n stages and n slots for each half, and n rings, so their size shrinks as teams grow:
+ * 1 MiB a rank for 2 ranks as for 512. */
 void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l)
 {
 	size_t cells = (size_t)nctas * 2 * (size_t)nranks, n = (size_t)nranks * (size_t)nctas;
@@ -45,7 +45,13 @@ void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l)
 	l->slots = sizeof(struct ctrl_head);
 	l->stage = l->slots + cells * CTRL_SLOT_BYTES;
 	l->bulk = align_up(l->stage + cells * l->stage_bytes, 4096);
-	l->size = l->bulk + (size_t)nctas * 2 * l->bulk_bytes;
+	l->ring_slots = power_below(64 / (size_t)nranks, 2, 16);
+	l->ring_bytes = power_below(
+		((size_t)128 << 10) / ((size_t)nranks * l->ring_slots), 128, (size_t)8 << 10);
+	l->rings = l->bulk + (size_t)nctas * 2 * l->bulk_bytes;
+	l->answers = l->rings + (size_t)nranks * l->ring_slots * (CTRL_SLOT_BYTES + l->ring_bytes);
+	l->pairs = l->answers + (size_t)nranks * 128;
+	l->size = l->pairs + (size_t)nranks * 128;
 }
 
 void coll_tuning_default(struct coll_tuning *t)
@@ -62,13 +68,6 @@ static symcclResult_t check_buffer(const char *name, const void *p, size_t count
 	return symcclSuccess;
 }
 
-/* Whose sendbuff and recvbuff count, and how many blocks of `count` they hold. */
-static int is_rooted(symcclFunc_t f)
-{
-	return f == symcclFuncBroadcast || f == symcclFuncReduce || f == symcclFuncGather ||
-	       f == symcclFuncScatter;
-}
-
 symcclResult_t coll_check(const struct coll_call *c, int rank, int nranks)
 {
 	size_t size = coll_type_size(c->type), most = (size_t)1 << 47;
@@ -82,7 +81,7 @@ symcclResult_t coll_check(const struct coll_call *c, int rank, int nranks)
 			(int)c->type);
 	if (coll_reduces(c->func) && (unsigned)c->op >= symcclNumOps)
 		return fail(symcclInvalidArgument, "op is %d, not a symcclRedOp_t", (int)c->op);
-	if (is_rooted(c->func) && (c->root < 0 || c->root >= nranks))
+	if (coll_is_rooted(c->func) && (c->root < 0 || c->root >= nranks))
 		return fail(symcclInvalidArgument, "root is %d, not in 0..%d", c->root, nranks - 1);
 	if (c->count > most / size / (size_t)nranks)
 		return fail(symcclInvalidArgument,

@@ -20,6 +20,11 @@
  *   stage    [cta][parity][rank]: stage_bytes each, bulk payload of packets
  *   bulk     [cta][parity]: bulk_bytes each, written by one rank, read by the others (scratch for
  *            buffers that are not windows)
+ *   rings    [source]: ring_slots slots, and ring_bytes behind each: packets from `source` to this
+ *            rank (coll/host/ring.h)
+ *   answers  [peer]: 128 bytes that `peer` writes: how far it has read its ring of this rank's
+ *            packets; signals
+ *   pairs    [peer]: 128 bytes, this rank's own counters for rings and signals
  * Who writes which stage and bulk memory alternates: step_stage() and step_bulk().
  *
  * A step of any host algorithm is one exchange: write payload into every peer's slot (and stage),
@@ -36,7 +41,9 @@ struct ctrl_layout {
 	int nranks, nctas;
 	size_t slots, stage, bulk;      /* offsets */
 	size_t stage_bytes, bulk_bytes; /* per (parity, source) and per parity */
-	size_t size;                    /* of the whole block */
+	size_t rings, answers, pairs;
+	size_t ring_slots, ring_bytes; /* a power of two, at least 2; behind each slot */
+	size_t size;                   /* of the whole block */
 };
 /* The layout for a team size; the same on all ranks. */
 void ctrl_layout(int nranks, int nctas, struct ctrl_layout *l);
@@ -128,6 +135,11 @@ struct coll_call {
 static inline int coll_is_listed(symcclFunc_t f)
 {
 	return f >= symcclFuncAlltoAllv;
+}
+static inline int coll_is_rooted(symcclFunc_t f)
+{
+	return f == symcclFuncBroadcast || f == symcclFuncReduce || f == symcclFuncGather ||
+	       f == symcclFuncScatter;
 }
 static inline int coll_reduces(symcclFunc_t f)
 {

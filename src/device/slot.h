@@ -39,7 +39,9 @@ struct ctrl_head {
 	uint64_t epoch[CTRL_CTAS_MAX];
 	_Alignas(
 		128) uint32_t waiters; /* threads of this rank in a futex wait; a line of its own */
-	unsigned char pad[124];
+	unsigned char pad[60];
+	uint32_t bell; /* rung by who sees waiters and has put something into a ring */
+	unsigned char pad2[60];
 };
 
 #define SLOT_HASH_GOODBYE 0xffffffffu
@@ -121,7 +123,26 @@ static inline void step_end(const struct step *s)
 /* coll/host/wait.c: the rare halves. */
 symcclResult_t slot_wait(const struct step *s, int peer, const struct slot *slot);
 void slot_wake(struct slot *slot);
-void slot_describe(struct slot *slot, const struct step *s);
+void slot_describe(struct slot *slot, const struct coll_call *c);
+void slot_call_text(const struct slot_call *c, char *out, size_t n);
+
+/* A wait under way: spins, then yields, then sleeps. Zero at its start and whenever something has
+ * come. */
+struct waiting {
+	uint32_t turns;
+	uint64_t start;
+};
+/* Nothing has come since *word was `seen`: rest. Success: look again. symcclRemoteError: aborted;
+ * symcclTimeout, without a sentence. */
+symcclResult_t waiting_rest(
+	const struct coll_team *t, struct waiting *w, const uint32_t *word, uint32_t seen);
+/* Wake whoever sleeps on it. */
+void waiting_wake(uint32_t *word);
+/* It sleeps by now: time for looks that cost something. */
+static inline int waiting_is_long(const struct coll_team *t, const struct waiting *w)
+{
+	return w->turns >= t->wait.spins + t->wait.yields;
+}
 
 /* Publish everything written so far to `peer`, with n <= 56 bytes of payload on the flag's line. */
 static inline void step_post(const struct step *s, int peer, const void *data, size_t n)
@@ -130,7 +151,7 @@ static inline void step_post(const struct step *s, int peer, const void *data, s
 
 	if (n)
 		memcpy(slot->data, data, n);
-	slot_describe(slot, s);
+	slot_describe(slot, s->call);
 	store_release64(&slot->flag, (s->epoch & 0xffffffffu) << 32 | s->hash);
 	if (__builtin_expect(load_relaxed32(&ctrl_head(s->team, peer)->waiters) != 0, 0))
 		slot_wake(slot);

@@ -25,6 +25,7 @@ HOST_KERNEL(alltoall_packet);
 HOST_KERNEL(alltoall_push);
 HOST_KERNEL(alltoall_pull);
 HOST_KERNEL(alltoall_read);
+HOST_KERNEL(messages_listed);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)

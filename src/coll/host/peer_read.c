@@ -8,25 +8,40 @@
 
 #define PIECE ((size_t)4 << 20) /* between two looks at the abort word */
 
-symcclResult_t peer_read(
-	const struct coll_team *t, int peer, void *dst, const void *src, size_t n, int stream)
+/* Between own memory and a process's. */
+static symcclResult_t move(
+	const struct coll_team *t, int peer, char *own, char *other, size_t n, int write)
 {
-	if (t->pid[peer] == 0) {
-		(stream ? copy_stream : copy_plain)(dst, src, n);
-		return symcclSuccess;
-	}
 	for (size_t at = 0; at < n;) {
-		struct iovec to = {(char *)dst + at, MIN(PIECE, n - at)};
-		struct iovec from = {(char *)src + at, to.iov_len};
-		ssize_t got = process_vm_readv(t->pid[peer], &to, 1, &from, 1, 0);
+		struct iovec here = {own + at, MIN(PIECE, n - at)};
+		struct iovec there = {other + at, here.iov_len};
+		ssize_t got = write ? process_vm_writev(t->pid[peer], &here, 1, &there, 1, 0)
+				    : process_vm_readv(t->pid[peer], &here, 1, &there, 1, 0);
 
 		if (load_relaxed32(t->wait.abort))
 			return symcclRemoteError;
 		if (got > 0)
 			at += (size_t)got;
 		else if (errno != EINTR)
-			return fail(symcclRemoteError, "rank %d cannot read rank %d's buffer: %m",
-				t->rank, peer);
+			return fail(symcclRemoteError, "rank %d cannot %s rank %d's buffer: %m",
+				t->rank, write ? "write" : "read", peer);
 	}
+	return symcclSuccess;
+}
+
+symcclResult_t peer_read(
+	const struct coll_team *t, int peer, void *dst, const void *src, size_t n, int stream)
+{
+	if (t->pid[peer] != 0)
+		return move(t, peer, dst, (char *)src, n, 0);
+	(stream ? copy_stream : copy_plain)(dst, src, n);
+	return symcclSuccess;
+}
+
+symcclResult_t peer_write(const struct coll_team *t, int peer, void *dst, const void *src, size_t n)
+{
+	if (t->pid[peer] != 0)
+		return move(t, peer, (char *)src, dst, n, 1);
+	copy_plain(dst, src, n);
 	return symcclSuccess;
 }

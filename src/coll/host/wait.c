@@ -19,16 +19,19 @@ static uint32_t *slot_epoch_word(const struct slot *slot)
 	return (uint32_t *)&slot->flag + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 }
 
-void slot_wake(struct slot *slot)
+void waiting_wake(uint32_t *word)
 {
-	/* At most one thread sleeps on a slot: the owner's worker of that CTA. */
-	syscall(SYS_futex, slot_epoch_word(slot), FUTEX_WAKE, 1, NULL, NULL, 0);
+	/* At most one thread sleeps on a slot or a bell: the owner's. */
+	syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void slot_describe(struct slot *slot, const struct step *s)
+void slot_wake(struct slot *slot)
 {
-	const struct coll_call *c = s->call;
+	waiting_wake(slot_epoch_word(slot));
+}
 
+void slot_describe(struct slot *slot, const struct coll_call *c)
+{
 	if (c == NULL)
 		return;
 	slot->call = (struct slot_call){.func = (uint8_t)c->func,
@@ -43,7 +46,7 @@ void slot_describe(struct slot *slot, const struct step *s)
 
 /* ---- Sentences ------------------------------------------------------------------------------ */
 
-static void call_text(const struct slot_call *c, char *out, size_t n)
+void slot_call_text(const struct slot_call *c, char *out, size_t n)
 {
 	static const char *const func[] = {"Barrier", "AllGather", "AllReduce", "ReduceScatter",
 		"Broadcast", "Reduce", "AlltoAll", "Gather", "Scatter", "AlltoAllv",
@@ -52,15 +55,24 @@ static void call_text(const struct slot_call *c, char *out, size_t n)
 		"float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
 	static const char *const op[] = {"sum", "prod", "max", "min", "avg", "pre-multiplied sum"};
 	int reduces = coll_reduces((symcclFunc_t)c->func);
+	char root[24] = "";
 
 	if (c->func == symcclFuncBarrier || coll_is_listed((symcclFunc_t)c->func) ||
 		c->func >= ARRAY_LEN(func) || c->type >= ARRAY_LEN(type)) {
 		snprintf(out, n, "%s", c->func < ARRAY_LEN(func) ? func[c->func] : "another call");
 		return;
 	}
-	snprintf(out, n, "%s of %llu %s%s%s (windows %u+%llu, %u+%llu)", func[c->func],
+	if (coll_is_rooted((symcclFunc_t)c->func))
+		snprintf(root, sizeof(root), " at root %d", c->root);
+	if (c->window[0] == 0 && c->window[1] == 0) {
+		snprintf(out, n, "%s of %llu %s%s%s%s", func[c->func], (unsigned long long)c->count,
+			type[c->type], reduces ? " " : "",
+			reduces && c->op < ARRAY_LEN(op) ? op[c->op] : "", root);
+		return;
+	}
+	snprintf(out, n, "%s of %llu %s%s%s%s (windows %u+%llu, %u+%llu)", func[c->func],
 		(unsigned long long)c->count, type[c->type], reduces ? " " : "",
-		reduces && c->op < ARRAY_LEN(op) ? op[c->op] : "", c->window[0],
+		reduces && c->op < ARRAY_LEN(op) ? op[c->op] : "", root, c->window[0],
 		(unsigned long long)(c->window[0] ? c->offset[0] : 0), c->window[1],
 		(unsigned long long)(c->window[1] ? c->offset[1] : 0));
 }
@@ -75,9 +87,9 @@ static symcclResult_t differs(
 		return fail(symcclInvalidUsage,
 			"rank %d waits for rank %d, which has destroyed the communicator",
 			s->team->rank, peer);
-	slot_describe(&own, s);
-	call_text(&own.call, mine, sizeof(mine));
-	call_text(&slot->call, theirs, sizeof(theirs));
+	slot_describe(&own, s->call);
+	slot_call_text(&own.call, mine, sizeof(mine));
+	slot_call_text(&slot->call, theirs, sizeof(theirs));
 	if (strcmp(mine, theirs) == 0)
 		return fail(symcclInvalidUsage,
 			"rank %d and rank %d both call %s, but by different algorithms: all ranks "
@@ -115,50 +127,60 @@ static int arrived(const struct step *s, int peer, const struct slot *slot, symc
 	return 1;
 }
 
-static void nap(struct ctrl_head *own, const struct slot *slot, uint32_t epoch_seen)
+static void nap(struct ctrl_head *own, const uint32_t *word, uint32_t seen)
 {
 	struct timespec t = {.tv_nsec = SLEEP_NS};
 
 	__atomic_add_fetch(&own->waiters, 1, __ATOMIC_SEQ_CST);
-	syscall(SYS_futex, slot_epoch_word(slot), FUTEX_WAIT, epoch_seen, &t, NULL, 0);
+	syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
 	__atomic_sub_fetch(&own->waiters, 1, __ATOMIC_RELAXED);
+}
+
+symcclResult_t waiting_rest(
+	const struct coll_team *t, struct waiting *w, const uint32_t *word, uint32_t seen)
+{
+	const struct coll_wait *how = &t->wait;
+
+	if (w->turns < how->spins) {
+		cpu_relax();
+		return ++w->turns % LOOK_EVERY == 0 && load_relaxed32(how->abort)
+			       ? symcclRemoteError
+			       : symcclSuccess;
+	}
+	if (w->turns < how->spins + how->yields) {
+		w->turns++;
+		sched_yield();
+		return symcclSuccess;
+	}
+	if (load_relaxed32(how->abort))
+		return symcclRemoteError;
+	if (w->start == 0)
+		w->start = now_ns();
+	else if (how->timeout_ns && now_ns() - w->start > how->timeout_ns)
+		return symcclTimeout;
+	nap(ctrl_head(t, t->rank), word, seen);
+	return symcclSuccess;
 }
 
 symcclResult_t slot_wait(const struct step *s, int peer, const struct slot *slot)
 {
-	const struct coll_wait *w = &s->team->wait;
-	struct ctrl_head *own = ctrl_head(s->team, s->team->rank);
-	symcclResult_t e;
-	uint64_t start;
+	const uint32_t *word = slot_epoch_word(slot);
+	struct waiting w = {0};
+	symcclResult_t e = symcclSuccess;
 
-	for (uint32_t i = 1; i <= w->spins; i++) {
-		if (arrived(s, peer, slot, &e))
-			return e;
-		cpu_relax();
-		if (i % LOOK_EVERY == 0 && load_relaxed32(w->abort))
-			return symcclRemoteError;
-	}
-	for (uint32_t i = 0; i < w->yields; i++) {
-		if (arrived(s, peer, slot, &e))
-			return e;
-		sched_yield();
-	}
-	start = now_ns();
-	for (;;) {
-		uint32_t seen = load_relaxed32(slot_epoch_word(slot));
+	while (e == symcclSuccess) {
+		uint32_t seen = load_relaxed32(word);
 
 		if (arrived(s, peer, slot, &e))
 			return e;
-		if (load_relaxed32(w->abort))
-			return symcclRemoteError;
-		if (w->timeout_ns && now_ns() - start > w->timeout_ns)
-			return fail(symcclTimeout,
-				"rank %d waited %.3g s for rank %d (SYMCCL_OP_TIMEOUT), which did "
-				"not "
-				"come to the same call",
-				s->team->rank, (double)w->timeout_ns / 1e9, peer);
-		nap(own, slot, seen);
+		e = waiting_rest(s->team, &w, word, seen);
 	}
+	if (e == symcclTimeout)
+		return fail(e,
+			"rank %d waited %.3g s for rank %d (SYMCCL_OP_TIMEOUT), which did not come "
+			"to the same call",
+			s->team->rank, (double)s->team->wait.timeout_ns / 1e9, peer);
+	return e;
 }
 
 void coll_goodbye(const struct coll_team *t)

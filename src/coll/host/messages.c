@@ -1,0 +1,426 @@
+/* See messages.h. Each message is a small state machine; one loop turns all that are first of their
+ * kind (peer, direction), and rests by the rules of waiting when none has moved. */
+#include <stdlib.h>
+#include <string.h>
+#include "coll/host/copy.h"
+#include "coll/host/host.h"
+#include "coll/host/messages.h"
+#include "coll/host/peer_read.h"
+#include "coll/host/ring.h"
+#include "util.h"
+
+#define EAGER ((size_t)16 << 10) /* most bytes that are sent unasked */
+#define PIECE ((size_t)1 << 20)  /* moved before the others get their turn */
+#define FEW 8                    /* messages without an allocation */
+
+enum stage {
+	START,  /* send: before the first packet; receive: the same */
+	ASKED,  /* send: until the answer */
+	MOVING, /* copying this side's part; receive: then until the sender's final packet */
+	ENDING, /* send: until the receiver is done with packet `last` */
+	PACKETS,
+	DONE
+};
+
+struct message {
+	const struct coll_xfer *x;
+	uint32_t tag;
+	enum stage stage;
+	size_t at, end; /* bytes: next to move or send, and the end of this side's part */
+	size_t split;   /* receive: bytes that the sender moves */
+	uint64_t last;
+	struct place place; /* of the other side's buffer */
+	int next;           /* the one after it with that peer in that direction, or -1 */
+};
+
+struct engine {
+	const struct coll_team *t;
+	const struct coll_call *c;
+	struct message *m;
+	int *active, nactive;
+	unsigned share;
+};
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+/* Where this rank's buffer lies for the peer. */
+static struct place place_for(
+	const struct coll_team *t, int peer, const struct coll_buf *b, size_t n)
+{
+	struct place there = {PLACE_ADDRESS, (uint64_t)(uintptr_t)b->ptr};
+	size_t off;
+
+	if (t->pid != NULL && t->pid[peer] == 0)
+		return there;
+	if (b->peers != NULL && b->stride == t->stride) {
+		off = (size_t)(coll_peer(b, t->rank) - ring_region(t, t->rank, 0));
+		if (off < t->stride && n <= t->stride - off)
+			return (struct place){PLACE_SPACE, off};
+	}
+	if (!t->readable)
+		there.kind = PLACE_NONE;
+	return there;
+}
+
+/* Copy the next piece between this rank's buffer and the peer's. */
+static symcclResult_t move(const struct engine *g, struct message *m)
+{
+	const struct coll_team *t = g->t;
+	int peer = m->x->peer, stream = m->x->bytes >= COPY_STREAM_FROM / 2;
+	size_t n = MIN(m->end - m->at, PIECE);
+	char *own = (char *)m->x->buf.ptr + m->at, *other;
+
+	if (m->place.kind == PLACE_SPACE)
+		other = ring_region(t, peer, m->place.addr);
+	else
+		other = (char *)(uintptr_t)m->place.addr;
+	other += m->at;
+	m->at += n;
+	if (m->place.kind == PLACE_ADDRESS && t->pid[peer] != 0)
+		return m->x->recv ? peer_read(t, peer, own, other, n, stream)
+				  : peer_write(t, peer, other, own, n);
+	(stream ? copy_stream : copy_plain)(m->x->recv ? own : other, m->x->recv ? other : own, n);
+	return symcclSuccess;
+}
+
+/* ---- Sending -------------------------------------------------------------------------------- */
+
+static size_t packet_bytes(const struct coll_team *t, size_t n)
+{
+	return n <= CTRL_SLOT_INLINE ? CTRL_SLOT_INLINE : t->layout.ring_bytes;
+}
+
+/* Every message has at least one. */
+static int send_packets(const struct engine *g, struct message *m)
+{
+	const struct coll_team *t = g->t;
+	size_t all = m->x->bytes, most = packet_bytes(t, all);
+	int peer = m->x->peer, moved = 0;
+
+	while (m->stage == PACKETS && ring_room(t, peer)) {
+		size_t n = MIN(all - m->at, most);
+
+		if (n > 0)
+			memcpy(all <= CTRL_SLOT_INLINE ? (char *)ring_next_slot(t, peer)->data
+						       : ring_next_stage(t, peer),
+				(const char *)m->x->buf.ptr + m->at, n);
+		ring_post(t, peer, g->c, m->tag, RING_DATA, all);
+		m->at += n;
+		if (m->at == all)
+			m->stage = DONE;
+		moved = 1;
+	}
+	return moved;
+}
+
+static int ask(const struct engine *g, struct message *m)
+{
+	int peer = m->x->peer;
+	struct place own = place_for(g->t, peer, &m->x->buf, m->x->bytes);
+
+	if (!ring_room(g->t, peer))
+		return 0;
+	memcpy(ring_next_slot(g->t, peer)->data, &own, sizeof(own));
+	ring_post(g->t, peer, g->c, m->tag, RING_REQUEST, m->x->bytes);
+	m->last = ring_pair(g->t, peer)->sent;
+	m->stage = ASKED;
+	return 1;
+}
+
+static int hear(const struct engine *g, struct message *m)
+{
+	const struct ring_answer *a = ring_answer(g->t, g->t->rank, m->x->peer);
+
+	if (load_acquire64(&a->asked) != m->last)
+		return 0;
+	m->end = a->split;
+	m->place = a->place;
+	m->stage = a->split == RING_BY_PACKETS ? PACKETS : a->split == 0 ? ENDING : MOVING;
+	return 1;
+}
+
+static symcclResult_t send_turn(const struct engine *g, struct message *m, int *moved)
+{
+	const struct coll_team *t = g->t;
+	int peer = m->x->peer;
+
+	switch (m->stage) {
+	case START:
+		if (m->x->bytes > MIN(EAGER, t->layout.ring_slots * t->layout.ring_bytes)) {
+			*moved = ask(g, m);
+			return symcclSuccess;
+		}
+		m->stage = PACKETS;
+		/* fall through */
+	case PACKETS:
+		*moved = send_packets(g, m);
+		return symcclSuccess;
+	case ASKED:
+		*moved = hear(g, m);
+		return symcclSuccess;
+	case MOVING:
+		*moved = m->at < m->end;
+		if (m->at < m->end)
+			TRY(move(g, m));
+		if (m->at < m->end || !ring_room(t, peer))
+			return symcclSuccess;
+		ring_post(t, peer, g->c, m->tag, RING_FINAL, m->x->bytes);
+		m->last = ring_pair(t, peer)->sent;
+		m->stage = ENDING;
+		*moved = 1;
+		return symcclSuccess;
+	default:
+		if (ring_done(t, peer, m->last))
+			m->stage = DONE;
+		*moved = m->stage == DONE;
+		return symcclSuccess;
+	}
+}
+
+/* ---- Receiving ------------------------------------------------------------------------------ */
+
+/* The next packet, checked; *slot is NULL while there is none. */
+static symcclResult_t next_packet(const struct engine *g, const struct message *m,
+	const struct slot **slot, enum ring_kind *kind)
+{
+	*slot = ring_look(g->t, m->x->peer);
+	if (*slot == NULL || ring_fits(*slot, m->tag, kind))
+		return symcclSuccess;
+	return ring_differs(g->t, g->c, m->x->peer, *slot, m->x->bytes);
+}
+
+static symcclResult_t receive_packets(const struct engine *g, struct message *m, int *moved)
+{
+	const struct coll_team *t = g->t;
+	size_t all = m->x->bytes, most = packet_bytes(t, all);
+	int peer = m->x->peer;
+	const struct slot *slot;
+	enum ring_kind kind;
+
+	while (m->stage == PACKETS) {
+		size_t n = MIN(all - m->at, most);
+
+		TRY(next_packet(g, m, &slot, &kind));
+		if (slot == NULL)
+			return symcclSuccess;
+		if (n > 0)
+			memcpy((char *)m->x->buf.ptr + m->at,
+				all <= CTRL_SLOT_INLINE ? (const char *)slot->data
+							: ring_look_stage(t, peer),
+				n);
+		ring_take(t, peer);
+		m->at += n;
+		if (m->at == all)
+			m->stage = DONE;
+		*moved = 1;
+	}
+	return symcclSuccess;
+}
+
+/* The sender has asked: say who moves what. */
+static void answer(const struct engine *g, struct message *m, const struct slot *slot)
+{
+	const struct coll_team *t = g->t;
+	int peer = m->x->peer;
+	struct place own = place_for(t, peer, &m->x->buf, m->x->bytes);
+	struct ring_answer *a = ring_answer(t, peer, t->rank);
+	size_t part = m->x->bytes / 256 * g->share & ~(size_t)4095;
+
+	memcpy(&m->place, slot->data, sizeof(m->place));
+	m->end = m->x->bytes;
+	m->split = m->place.kind == PLACE_NONE ? m->end : own.kind == PLACE_NONE ? 0 : part;
+	m->at = m->split;
+	m->stage = MOVING;
+	if (m->place.kind == PLACE_NONE && own.kind == PLACE_NONE) {
+		m->split = RING_BY_PACKETS;
+		m->at = 0;
+		m->stage = PACKETS;
+	}
+	/* Done with it only when all is moved: told then. */
+	ring_pair(t, peer)->taken++;
+	a->split = m->split;
+	a->place = own;
+	store_release64(&a->asked, ring_pair(t, peer)->taken);
+	ring_wake(t, peer);
+}
+
+static symcclResult_t receive_turn(const struct engine *g, struct message *m, int *moved)
+{
+	const struct slot *slot;
+	enum ring_kind kind;
+
+	switch (m->stage) {
+	case START:
+		TRY(next_packet(g, m, &slot, &kind));
+		if (slot == NULL)
+			return symcclSuccess;
+		*moved = 1;
+		if (kind == RING_REQUEST) {
+			answer(g, m, slot);
+			return symcclSuccess;
+		}
+		m->stage = PACKETS;
+		/* fall through */
+	case PACKETS:
+		return receive_packets(g, m, moved);
+	default:
+		*moved = m->at < m->end;
+		if (m->at < m->end)
+			TRY(move(g, m));
+		if (m->at < m->end)
+			return symcclSuccess;
+		if (m->split > 0) {
+			TRY(next_packet(g, m, &slot, &kind));
+			if (slot == NULL)
+				return symcclSuccess;
+			ring_pair(g->t, m->x->peer)->taken++;
+		}
+		ring_tell(g->t, m->x->peer);
+		m->stage = DONE;
+		*moved = 1;
+		return symcclSuccess;
+	}
+}
+
+/* ---- All of them ---------------------------------------------------------------------------- */
+
+static symcclResult_t turn(const struct engine *g, struct message *m, int *moved)
+{
+	*moved = 0;
+	return m->x->recv ? receive_turn(g, m, moved) : send_turn(g, m, moved);
+}
+
+/* Nothing has come for long: has a peer passed by? */
+static symcclResult_t look_around(const struct engine *g)
+{
+	for (int i = 0; i < g->nactive; i++) {
+		struct message *m = &g->m[g->active[i]];
+		const struct slot *step = ring_peer_ahead(g->t, m->x->peer);
+		int moved;
+
+		if (step == NULL)
+			continue;
+		TRY(turn(g, m, &moved));
+		if (!moved)
+			return ring_passed_by(g->t, g->c, m->x->peer, step);
+	}
+	return symcclSuccess;
+}
+
+static symcclResult_t run(struct engine *g)
+{
+	const struct coll_team *t = g->t;
+	const uint32_t *bell = &ctrl_head(t, t->rank)->bell;
+	struct waiting w = {0};
+
+	while (g->nactive > 0) {
+		uint32_t seen = load_acquire32(bell);
+		int any = 0, moved;
+		symcclResult_t e;
+
+		for (int i = 0; i < g->nactive;) {
+			struct message *m = &g->m[g->active[i]];
+
+			TRY(turn(g, m, &moved));
+			any |= moved;
+			if (m->stage == DONE && m->next < 0)
+				g->active[i] = g->active[--g->nactive];
+			else if (m->stage == DONE)
+				g->active[i] = m->next;
+			else
+				i++;
+		}
+		if (any || g->nactive == 0) {
+			w = (struct waiting){0};
+			if (load_relaxed32(t->wait.abort))
+				return symcclRemoteError;
+			continue;
+		}
+		if (waiting_is_long(t, &w))
+			TRY(look_around(g));
+		e = waiting_rest(t, &w, bell, seen);
+		if (e == symcclTimeout)
+			return ring_timeout(t, g->c, g->m[g->active[0]].x->peer);
+		TRY(e);
+	}
+	return symcclSuccess;
+}
+
+/* Messages of the rank with itself. */
+static symcclResult_t copy_own(const struct coll_team *t, const struct coll_xfer *x, int n)
+{
+	int s = 0, r = 0;
+
+	for (;;) {
+		while (s < n && (x[s].recv || x[s].peer != t->rank))
+			s++;
+		while (r < n && (!x[r].recv || x[r].peer != t->rank))
+			r++;
+		if (s == n && r == n)
+			return symcclSuccess;
+		if (s == n || r == n)
+			return fail(symcclInvalidUsage,
+				"rank %d would wait for itself: its sends to itself and its "
+				"receives from itself must be as many in a group",
+				t->rank);
+		if (x[s].bytes != x[r].bytes)
+			return fail(symcclInvalidUsage,
+				"rank %d sends itself %zu bytes where it expects %zu", t->rank,
+				x[s].bytes, x[r].bytes);
+		if (x[s].buf.ptr != x[r].buf.ptr && x[s].bytes > 0)
+			(x[s].bytes >= COPY_STREAM_FROM / 2 ? copy_stream : copy_plain)(
+				x[r].buf.ptr, x[s].buf.ptr, x[s].bytes);
+		s++;
+		r++;
+	}
+}
+
+/* Chain the messages of each peer and direction; the first of each is active. */
+static void chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t hash)
+{
+	int ranks = g->t->nranks, last[2 * ranks], k = 0;
+
+	memset(last, -1, sizeof(last));
+	for (int i = 0; i < n; i++) {
+		int *tail = &last[2 * x[i].peer + x[i].recv];
+
+		if (x[i].peer == g->t->rank)
+			continue;
+		g->m[k] = (struct message){
+			.x = &x[i], .tag = ring_tag(hash, x[i].bytes), .stage = START, .next = -1};
+		if (*tail < 0)
+			g->active[g->nactive++] = k;
+		else
+			g->m[*tail].next = k;
+		*tail = k++;
+	}
+}
+
+symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
+	const struct coll_xfer *x, int n, unsigned share)
+{
+	struct message few[FEW], *many = NULL;
+	int few_active[FEW];
+	struct engine g = {.t = t, .c = c, .m = few, .active = few_active, .share = share};
+	symcclResult_t e;
+
+	TRY(copy_own(t, x, n));
+	if (n > FEW) {
+		many = malloc((size_t)n * (sizeof(*g.m) + sizeof(*g.active)));
+		if (many == NULL)
+			return fail(symcclSystemError, "out of memory for %d messages", n);
+		g.m = many;
+		g.active = (int *)(many + n);
+	}
+	chain(&g, x, n, ring_call_hash(t, c, hash));
+	e = run(&g);
+	free(many);
+	return e;
+}
+
+HOST_KERNEL(messages_listed)
+{
+	(void)cta;
+	(void)nctas;
+	return messages_run(t, c, hash, c->xfer, c->nxfers, 128);
+}

@@ -1,0 +1,117 @@
+/* Rings: waking, waiting, and what ends a wait instead of a packet. */
+#include <stdio.h>
+#include <string.h>
+#include "coll/host/ring.h"
+#include "util.h"
+
+void ring_bell(const struct coll_team *t, int peer)
+{
+	uint32_t *bell = &ctrl_head(t, peer)->bell;
+
+	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
+	waiting_wake(bell);
+}
+
+uint32_t ring_call_hash(const struct coll_team *t, const struct coll_call *c, uint32_t hash)
+{
+	uint64_t epoch = ctrl_head(t, t->rank)->epoch[0];
+
+	/* Sends and receives are nobody else's business. */
+	return c->func == symcclFuncSendRecv ? hash : ring_tag(hash, epoch);
+}
+
+static void own_text(const struct coll_call *c, char *out, size_t n)
+{
+	struct slot own = {0};
+
+	ring_describe(&own, c, 0);
+	slot_call_text(&own.call, out, n);
+}
+
+symcclResult_t ring_differs(const struct coll_team *t, const struct coll_call *c, int peer,
+	const struct slot *slot, size_t n)
+{
+	char mine[128], theirs[128];
+
+	own_text(c, mine, sizeof(mine));
+	slot_call_text(&slot->call, theirs, sizeof(theirs));
+	if (strcmp(mine, theirs) != 0)
+		return fail(symcclInvalidUsage,
+			"rank %d calls %s where rank %d calls %s: all ranks must make the same "
+			"calls in the same order",
+			t->rank, mine, peer, theirs);
+	if (slot->call.offset[0] != n)
+		return fail(symcclInvalidUsage,
+			"rank %d sends rank %d %llu bytes where that expects %zu (%s)", peer,
+			t->rank, (unsigned long long)slot->call.offset[0], n, mine);
+	return fail(symcclInvalidUsage,
+		"rank %d and rank %d both call %s, but not at the same place among their calls",
+		t->rank, peer, mine);
+}
+
+const struct slot *ring_peer_ahead(const struct coll_team *t, int peer)
+{
+	uint32_t epoch = (uint32_t)ctrl_head(t, t->rank)->epoch[0];
+
+	for (uint64_t parity = 0; parity < 2; parity++) {
+		struct step s = {.team = t, .epoch = parity};
+		const struct slot *slot = step_slot(&s, t->rank, peer);
+		uint64_t v = load_acquire64(&slot->flag);
+
+		if (v != 0 && (int32_t)((uint32_t)(v >> 32) - epoch) > 0)
+			return slot;
+	}
+	return NULL;
+}
+
+symcclResult_t ring_passed_by(
+	const struct coll_team *t, const struct coll_call *c, int peer, const struct slot *step)
+{
+	char mine[128], theirs[128];
+
+	own_text(c, mine, sizeof(mine));
+	if ((uint32_t)load_relaxed64(&step->flag) == SLOT_HASH_GOODBYE)
+		return fail(symcclInvalidUsage,
+			"rank %d waits in %s for rank %d, which has destroyed the communicator",
+			t->rank, mine, peer);
+	slot_call_text(&step->call, theirs, sizeof(theirs));
+	return fail(symcclInvalidUsage,
+		"rank %d waits in %s for rank %d, which has gone on to %s: all ranks must make the "
+		"same calls in the same order",
+		t->rank, mine, peer, theirs);
+}
+
+symcclResult_t ring_timeout(const struct coll_team *t, const struct coll_call *c, int peer)
+{
+	char mine[128];
+
+	own_text(c, mine, sizeof(mine));
+	return fail(symcclTimeout,
+		"rank %d waited %.3g s in %s for rank %d (SYMCCL_OP_TIMEOUT), which did not come "
+		"to "
+		"the same call",
+		t->rank, (double)t->wait.timeout_ns / 1e9, mine, peer);
+}
+
+symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, int peer,
+	int (*ready)(const struct coll_team *t, int peer, uint64_t arg), uint64_t arg)
+{
+	const uint32_t *bell = &ctrl_head(t, t->rank)->bell;
+	struct waiting w = {0};
+	symcclResult_t e = symcclSuccess;
+
+	while (e == symcclSuccess) {
+		uint32_t seen = load_acquire32(bell);
+
+		if (ready(t, peer, arg))
+			return symcclSuccess;
+		if (waiting_is_long(t, &w)) {
+			const struct slot *step = ring_peer_ahead(t, peer);
+
+			if (step != NULL && !ready(t, peer, arg))
+				return ring_passed_by(t, c, peer, step);
+		}
+		e = waiting_rest(t, &w, bell, seen);
+	}
+	return e == symcclTimeout ? ring_timeout(t, c, peer) : e;
+}
