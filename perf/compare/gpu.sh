@@ -74,7 +74,7 @@ if [ "$ranks" -gt "$gpus" ]; then
 		nvidia-cuda-mps-control -d
 	fi
 fi
-export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} CUDA_MODULE_LOADING=EAGER
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 
 # ---- Runs ----
 json_lines() { # mode file: symccl's JSON has one row a line
@@ -88,10 +88,10 @@ program() { # contender program options...
 	local who=$1 prog=$2 v
 	shift 2
 	case $who in
-	symccl*) timeout 120 "$build/perf/$prog" "$@" ;;
+	symccl*) timeout 60 "$build/perf/$prog" "$@" ;;
 	*)
 		v=${who##*_}
-		NCCL_PEER_LIB=${lib[$v]} LD_PRELOAD=$tmp/peer-$v.so timeout 120 "$build/perf/$prog" "$@"
+		NCCL_PEER_LIB=${lib[$v]} LD_PRELOAD=$tmp/peer-$v.so timeout 60 "$build/perf/$prog" "$@"
 		;;
 	esac
 }
@@ -117,7 +117,7 @@ collect() { # collective
 			timed "$round" "$who" "$1" graph "$sizes" -G 20 -n 20 -c $check
 			[ -z "$eager" ] && continue
 			timed "$round" "$who" "$1" eager "$eager" -c 0
-			timed "$round" "$who" "$1" cpu "$eager" -c 0 -C 1 -n 500
+			[ "$round" -gt 1 ] || timed 1 "$who" "$1" cpu "$eager" -c 0 -C 1 -n 500
 		done
 		if [ "$gpus" -ge "$ranks" ] && [ "$1" = all_reduce ] && [ -n "$torch" ]; then
 			TORCH_SYMM_MEM_DISABLE_MULTICAST=1 timeout 120 python3 -m torch.distributed.run \
