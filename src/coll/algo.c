@@ -186,11 +186,12 @@ static double alltoall_read_cost(const struct coll_team *t, const struct coll_ca
 	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
 }
 
-/* Messages are not compared with anything. */
+/* Not compared with anything: how a message travels its two ranks find out. */
 static double messages_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	(void)c;
-	return step_us(t);
+	double b = block_bytes(c), n = t->nranks;
+
+	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.05 + b * n / rate(t, b * n) : 0);
 }
 
 /* ---- The table ------------------------------------------------------------------------------ */
@@ -240,6 +241,9 @@ static const struct coll_algo table[] = {
 	HOST(symcclFuncAlltoAll, "alltoall/push", COLL_NEED_RECV_WINDOW, any_size, alltoall_push_cost, alltoall_push),
 	HOST(symcclFuncAlltoAll, "alltoall/pull", COLL_NEED_SEND_WINDOW, any_size, alltoall_pull_cost, alltoall_pull),
 	HOST(symcclFuncAlltoAll, "alltoall/read", COLL_NEED_READABLE, any_size, alltoall_read_cost, alltoall_read),
+	HOST(symcclFuncBroadcast, "broadcast/ring", COLL_ONE_WORKER, any_size, messages_cost, broadcast_ring),
+	HOST(symcclFuncGather, "gather/ring", COLL_ONE_WORKER, any_size, messages_cost, gather_ring),
+	HOST(symcclFuncScatter, "scatter/ring", COLL_ONE_WORKER, any_size, messages_cost, scatter_ring),
 	HOST(symcclFuncSendRecv, "sendrecv/ring", COLL_ONE_WORKER, any_size, messages_cost, messages_listed),
 	HOST(symcclFuncAlltoAllv, "alltoallv/ring", COLL_ONE_WORKER, any_size, messages_cost, messages_listed),
 

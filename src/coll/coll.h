@@ -151,6 +151,17 @@ static inline char *coll_peer(const struct coll_buf *b, int rank)
 	return b->peers + (size_t)rank * b->stride + (b->skew ? b->skew[rank] : 0);
 }
 
+/* The buffer from byte `by` on. */
+static inline struct coll_buf coll_buf_at(const struct coll_buf *b, size_t by)
+{
+	struct coll_buf at = *b;
+
+	at.ptr = (char *)b->ptr + by;
+	at.peers = b->peers ? b->peers + by : NULL;
+	at.offset += by;
+	return at;
+}
+
 size_t coll_type_size(symcclDataType_t type); /* bytes; 0: no such type */
 
 /* Does the call take its input from its own output? Then a rank's block lies where the collective

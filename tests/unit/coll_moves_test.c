@@ -12,7 +12,8 @@
 
 TestSuite(coll_moves, .timeout = 100);
 
-static const symcclFunc_t funcs[] = {symcclFuncAlltoAll};
+static const symcclFunc_t funcs[] = {
+	symcclFuncAlltoAll, symcclFuncBroadcast, symcclFuncGather, symcclFuncScatter};
 
 struct job {
 	struct rig rig;
@@ -127,7 +128,7 @@ static int matrix(int rank, int n, void *arg)
 					mix64(test_seed() + a * 1000 + (uint64_t)i, (uint64_t)k);
 				struct moves m = {.func = algos[a].func,
 					.n = n,
-					.root = (int)(x >> 32) % n,
+					.root = (int)((x >> 32) % (uint64_t)n),
 					.in_place = x >> 40 & 1,
 					.block = bytes,
 					.seed = x};

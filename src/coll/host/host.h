@@ -26,6 +26,9 @@ HOST_KERNEL(alltoall_push);
 HOST_KERNEL(alltoall_pull);
 HOST_KERNEL(alltoall_read);
 HOST_KERNEL(messages_listed);
+HOST_KERNEL(broadcast_ring);
+HOST_KERNEL(gather_ring);
+HOST_KERNEL(scatter_ring);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)

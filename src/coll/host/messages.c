@@ -307,6 +307,27 @@ static symcclResult_t look_around(const struct engine *g)
 	return symcclSuccess;
 }
 
+/* Turn each that is active once. */
+static symcclResult_t turn_all(struct engine *g, int *any)
+{
+	int moved;
+
+	*any = 0;
+	for (int i = 0; i < g->nactive;) {
+		struct message *m = &g->m[g->active[i]];
+
+		TRY(turn(g, m, &moved));
+		*any |= moved;
+		if (m->stage == DONE && m->next < 0)
+			g->active[i] = g->active[--g->nactive];
+		else if (m->stage == DONE)
+			g->active[i] = m->next;
+		else
+			i++;
+	}
+	return symcclSuccess;
+}
+
 static symcclResult_t run(struct engine *g)
 {
 	const struct coll_team *t = g->t;
@@ -315,21 +336,10 @@ static symcclResult_t run(struct engine *g)
 
 	while (g->nactive > 0) {
 		uint32_t seen = load_acquire32(bell);
-		int any = 0, moved;
 		symcclResult_t e;
+		int any;
 
-		for (int i = 0; i < g->nactive;) {
-			struct message *m = &g->m[g->active[i]];
-
-			TRY(turn(g, m, &moved));
-			any |= moved;
-			if (m->stage == DONE && m->next < 0)
-				g->active[i] = g->active[--g->nactive];
-			else if (m->stage == DONE)
-				g->active[i] = m->next;
-			else
-				i++;
-		}
+		TRY(turn_all(g, &any));
 		if (any || g->nactive == 0) {
 			w = (struct waiting){0};
 			if (load_relaxed32(t->wait.abort))
@@ -403,8 +413,8 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 	int few_active[FEW];
 	struct engine g = {.t = t, .c = c, .m = few, .active = few_active, .share = share};
 	symcclResult_t e;
+	int any;
 
-	TRY(copy_own(t, x, n));
 	if (n > FEW) {
 		many = malloc((size_t)n * (sizeof(*g.m) + sizeof(*g.active)));
 		if (many == NULL)
@@ -413,7 +423,12 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 		g.active = (int *)(many + n);
 	}
 	chain(&g, x, n, ring_call_hash(t, c, hash));
-	e = run(&g);
+	/* The peers first: they may be waiting. */
+	e = turn_all(&g, &any);
+	if (e == symcclSuccess)
+		e = copy_own(t, x, n);
+	if (e == symcclSuccess)
+		e = run(&g);
 	free(many);
 	return e;
 }
