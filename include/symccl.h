@@ -14,8 +14,8 @@
  *
  * Threads: different communicator handles may be used from different threads at the same time.
  * One handle may be used by one thread at a time, except symcclCommAbort(),
- * symcclCommGetAsyncError() and symcclGetLastError(), which any thread may call at any time
- * before the handle is destroyed.
+ * symcclCommRevoke(), symcclCommGetAsyncError() and symcclGetLastError(), which any thread may call
+ * at any time before the handle is destroyed.
  *
  * Fork: a communicator belongs to the process that made it. In a forked child every call on it
  * returns symcclInvalidUsage; the parent is not disturbed.
@@ -183,6 +183,53 @@ SYMCCL_API symcclResult_t symcclCommInitRank(
 /* The same with options; config may be NULL. */
 SYMCCL_API symcclResult_t symcclCommInitRankConfig(
 	symcclComm_t *comm, int nranks, symcclUniqueId id, int rank, const symcclConfig_t *config);
+
+/* One thread makes all ndev ranks of a communicator: comms[i] is rank i, on CUDA device devlist[i]
+ * (NULL: device i); on the host backend devlist must be NULL. Not inside a group.
+ * Return: as symcclCommInitRank; comms is written when all have been made. */
+SYMCCL_API symcclResult_t symcclCommInitAll(symcclComm_t *comms, int ndev, const int *devlist);
+/* As symcclCommInitRankConfig with nId ids, made by different ranks and given in the same order by
+ * all; nId is 1..nranks. The first id's rendezvous serves all ranks (its work is O(n log n)); the
+ * others' are given up in the processes that made them. */
+SYMCCL_API symcclResult_t symcclCommInitRankScalable(symcclComm_t *comm, int nranks, int myrank,
+	int nId, symcclUniqueId *commIds, const symcclConfig_t *config);
+
+/* A new communicator for the ranks that give the same color (>= 0), ranked by key, then by their
+ * old rank. SYMCCL_SPLIT_NOCOLOR: this rank takes no part in any, *newcomm = NULL. config NULL:
+ * the parent's; the device is always the parent's. The parent stays usable. Collective over comm;
+ * in a group *newcomm is written by symcclGroupEnd(). Return: what is wrong with one rank's
+ * arguments is returned by all; symcclRemoteError naming a rank that died, symcclTimeout naming one
+ * that did not come (SYMCCL_SETUP_TIMEOUT). */
+#define SYMCCL_SPLIT_NOCOLOR (-1)
+SYMCCL_API symcclResult_t symcclCommSplit(
+	symcclComm_t comm, int color, int key, symcclComm_t *newcomm, const symcclConfig_t *config);
+
+/* A new communicator without the listed ranks, in the old order; called by the others only, with
+ * the same list (in any order; may be empty). In a group *newcomm is written by symcclGroupEnd().
+ *
+ * SYMCCL_SHRINK_DEFAULT: comm must be free of errors, or revoked. It stays what it was, also for
+ * the listed ranks. SYMCCL_SHRINK_ABORT: also after failures. What runs on comm is stopped first,
+ * on all ranks, and comm is only good for symcclCommDestroy or symcclCommAbort afterwards, or for
+ * another attempt. A listed rank must have died or left comm (destroyed or aborted it): within a
+ * second, else symcclInvalidUsage names its process id, since it may still write into memory that
+ * the others share. Return: symcclRemoteError naming a rank that is dead but not listed;
+ * symcclTimeout naming one that did not come with this list (SYMCCL_SETUP_TIMEOUT). */
+#define SYMCCL_SHRINK_DEFAULT 0x00
+#define SYMCCL_SHRINK_ABORT 0x01
+SYMCCL_API symcclResult_t symcclCommShrink(symcclComm_t comm, int *excludeRanksList,
+	int excludeRanksCount, symcclComm_t *newcomm, const symcclConfig_t *config,
+	int shrinkFlags);
+
+/* Wait until everything this rank has issued is complete, on all streams, and until all ranks are
+ * here. Only asking, symcclCommDestroy and symcclCommAbort are allowed after it. Collective; in a
+ * group it comes after the group's other calls. */
+SYMCCL_API symcclResult_t symcclCommFinalize(symcclComm_t comm);
+
+/* Stop work in flight, here and at the peers, and keep the handle: what runs or is called later
+ * returns symcclInvalidUsage. After it symcclCommSplit and symcclCommShrink (made by all ranks that
+ * take part), destroy and abort are allowed. Any thread; several ranks may. flags must be 0. */
+#define SYMCCL_REVOKE_DEFAULT 0x00
+SYMCCL_API symcclResult_t symcclCommRevoke(symcclComm_t comm, int flags);
 
 /* Free the communicator, its windows and its part of every mapping. Collective in order, but does
  * not wait for peers longer than they need to leave the last call; after an asynchronous error it

@@ -15,6 +15,7 @@ symcclResult_t comm_ready_begin(symcclComm_t comm)
 
 	if (comm->ready || comm->readying != NULL)
 		return symcclSuccess;
+	TRY(comm_gate(comm));
 	/* One more set behind all that this rank has posted: when it is done, so are they. */
 	comm->readying = comm_set_new(0);
 	if (comm->readying == NULL)

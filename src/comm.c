@@ -33,10 +33,35 @@ symcclResult_t comm_check_handle(symcclComm_t comm)
 	return symcclSuccess;
 }
 
+symcclResult_t comm_gate(symcclComm_t comm)
+{
+	switch (__atomic_load_n(&comm->gate, __ATOMIC_ACQUIRE)) {
+	case GATE_FINALIZED:
+		return fail(symcclInvalidUsage,
+			"rank %d has called symcclCommFinalize: only symcclCommDestroy and "
+			"symcclCommAbort may follow",
+			comm->rank);
+	case GATE_SUSPENDED:
+		return fail(symcclInvalidUsage,
+			"rank %d's communicator is suspended: call symcclCommResume first",
+			comm->rank);
+	case GATE_BUSY:
+		return fail(symcclInvalidUsage,
+			"rank %d's last call on this communicator is in progress: wait until "
+			"symcclCommGetAsyncError does not say symcclInProgress",
+			comm->rank);
+	default:
+		return symcclSuccess;
+	}
+}
+
 symcclResult_t comm_check(symcclComm_t comm)
 {
+	symcclResult_t e;
+
 	TRY(comm_check_handle(comm));
-	return comm_error(comm, hub_status(comm->hub));
+	e = hub_status(comm->hub);
+	return comm_error(comm, e == symcclSuccess ? comm_gate(comm) : e);
 }
 
 void comm_hold(symcclComm_t comm)
@@ -62,36 +87,47 @@ symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code)
 
 /* ---- Joining ------------------------------------------------------------------------------- */
 
-/* Take over what the caller's struct has, whatever its age, and check it. */
-static symcclResult_t config_read(const symcclConfig_t *in, symcclConfig_t *out)
+static symcclResult_t ctas_check(const char *name, int n)
+{
+	if (n != SYMCCL_UNDEF_INT && (n < 1 || n > 64))
+		return fail(symcclInvalidArgument, "config.%s is %d, not in 1..64", name, n);
+	return symcclSuccess;
+}
+
+symcclResult_t comm_config_read(const symcclConfig_t *in, symcclConfig_t *out, char name[64])
 {
 	symcclConfig_t c = SYMCCL_CONFIG_INITIALIZER;
 
-	*out = c;
+	name[0] = '\0';
 	if (in == NULL)
 		return symcclSuccess;
 	if (in->magic != SYMCCL_CONFIG_MAGIC || in->size < offsetof(symcclConfig_t, minCTAs))
 		return fail(symcclInvalidArgument,
 			"config was not filled with SYMCCL_CONFIG_INITIALIZER");
-	memcpy(out, in, MIN(in->size, sizeof(*out)));
-	out->size = sizeof(*out);
-	if (out->blocking != SYMCCL_UNDEF_INT && out->blocking != 1)
+	memcpy(&c, in, MIN(in->size, sizeof(c)));
+	if (c.blocking != SYMCCL_UNDEF_INT && c.blocking != 1)
 		return fail(symcclInvalidArgument,
-			"config.blocking is %d: only 1 (blocking) is supported", out->blocking);
-	if (out->minCTAs != SYMCCL_UNDEF_INT && (out->minCTAs < 1 || out->minCTAs > 64))
-		return fail(
-			symcclInvalidArgument, "config.minCTAs is %d, not in 1..64", out->minCTAs);
-	if (out->maxCTAs != SYMCCL_UNDEF_INT && (out->maxCTAs < 1 || out->maxCTAs > 64))
-		return fail(
-			symcclInvalidArgument, "config.maxCTAs is %d, not in 1..64", out->maxCTAs);
+			"config.blocking is %d: only 1 (blocking) is supported", c.blocking);
+	TRY(ctas_check("minCTAs", c.minCTAs));
+	TRY(ctas_check("maxCTAs", c.maxCTAs));
+	if (c.device < symcclDeviceAuto || c.device > symcclDeviceCuda)
+		return fail(symcclInvalidArgument, "config.device is %d, not a symcclDeviceType_t",
+			(int)c.device);
+	if (c.commName != NULL)
+		snprintf(name, 64, "%s", c.commName);
+	if (c.blocking != SYMCCL_UNDEF_INT)
+		out->blocking = c.blocking;
+	if (c.minCTAs != SYMCCL_UNDEF_INT)
+		out->minCTAs = c.minCTAs;
+	if (c.maxCTAs != SYMCCL_UNDEF_INT)
+		out->maxCTAs = c.maxCTAs;
+	if (c.device != symcclDeviceAuto)
+		out->device = c.device;
 	if (out->minCTAs != SYMCCL_UNDEF_INT && out->maxCTAs != SYMCCL_UNDEF_INT &&
 		out->minCTAs > out->maxCTAs)
 		return fail(symcclInvalidArgument,
 			"config.minCTAs is %d, more than config.maxCTAs, %d", out->minCTAs,
 			out->maxCTAs);
-	if (out->device < symcclDeviceAuto || out->device > symcclDeviceCuda)
-		return fail(symcclInvalidArgument, "config.device is %d, not a symcclDeviceType_t",
-			(int)out->device);
 	return symcclSuccess;
 }
 
@@ -109,8 +145,7 @@ symcclResult_t comm_join_begin(struct join_task *t)
 	c->nranks = t->nranks;
 	c->config = (uint32_t)t->mem->type;
 	c->device = t->device;
-	c->min_ctas = t->config.minCTAs;
-	c->max_ctas = t->config.maxCTAs;
+	c->conf = t->config;
 	memcpy(c->name, t->name, sizeof(c->name));
 	pthread_cond_init(&c->cond, NULL);
 	if (sched_getaffinity(0, sizeof(c->cpus), &c->cpus) != 0)
@@ -126,9 +161,10 @@ symcclResult_t comm_join_begin(struct join_task *t)
 	return symcclSuccess;
 }
 
-symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm)
+symcclResult_t comm_join_finish(
+	struct join_task *t, symcclResult_t (*watch)(void *arg), void *arg, symcclComm_t *comm)
 {
-	TRY(hub_wait_ready(t->comm));
+	TRY(hub_wait_ready(t->comm, watch, arg));
 	log_info(LOG_INIT, "rank %d of %d is up%s%s", t->rank, t->nranks,
 		t->comm->name[0] ? ": " : "", t->comm->name);
 	*comm = t->comm;
@@ -147,21 +183,22 @@ static symcclResult_t join_check(symcclComm_t *comm, int nranks, const symcclUni
 	return boot_id_check(id);
 }
 
+static const symcclConfig_t config_default = SYMCCL_CONFIG_INITIALIZER;
+
 symcclResult_t symcclCommInitRankConfig(
 	symcclComm_t *comm, int nranks, symcclUniqueId id, int rank, const symcclConfig_t *config)
 {
-	struct join_task t = {.out = comm, .nranks = nranks, .rank = rank, .id = id};
+	struct join_task t = {
+		.out = comm, .nranks = nranks, .rank = rank, .id = id, .config = config_default};
 
 	TRY(join_check(comm, nranks, &id, rank));
-	TRY(config_read(config, &t.config));
+	TRY(comm_config_read(config, &t.config, t.name));
 	TRY(mem_select(t.config.device, &t.mem));
 	t.device = t.mem->device();
-	snprintf(t.name, sizeof(t.name), "%s", t.config.commName ? t.config.commName : "");
-	t.config.commName = NULL;
 	if (group_open())
 		return group_add_join(&t);
 	TRY(comm_join_begin(&t));
-	return comm_join_finish(&t, comm);
+	return comm_join_finish(&t, NULL, NULL, comm);
 }
 
 symcclResult_t symcclCommInitRank(symcclComm_t *comm, int nranks, symcclUniqueId id, int rank)
@@ -169,16 +206,117 @@ symcclResult_t symcclCommInitRank(symcclComm_t *comm, int nranks, symcclUniqueId
 	return symcclCommInitRankConfig(comm, nranks, id, rank, NULL);
 }
 
+symcclResult_t symcclCommInitRankScalable(symcclComm_t *comm, int nranks, int myrank, int nId,
+	symcclUniqueId *commIds, const symcclConfig_t *config)
+{
+	if (commIds == NULL)
+		return fail(symcclInvalidArgument, "commIds is NULL");
+	if (nId < 1 || nId > nranks)
+		return fail(symcclInvalidArgument, "nId is %d, not in 1..%d", nId, nranks);
+	for (int i = 0; i < nId; i++)
+		TRY(boot_id_check(&commIds[i]));
+	/* The first one's root serves all; where the others' are, they are not needed. */
+	for (int i = 1; i < nId; i++)
+		if (memcmp(&commIds[i], &commIds[0], sizeof(commIds[0])) != 0)
+			boot_id_drop(&commIds[i]);
+	return symcclCommInitRankConfig(comm, nranks, commIds[0], myrank, config);
+}
+
+/* All of one process: they join as a group would let them. */
+static symcclResult_t init_all(struct join_task *t, int n)
+{
+	symcclResult_t e = symcclSuccess;
+	char text[ERROR_TEXT_MAX] = "";
+	int begun = 0;
+
+	while (begun < n && e == symcclSuccess) {
+		e = comm_join_begin(&t[begun]);
+		begun += e == symcclSuccess;
+	}
+	for (int i = 0; i < begun; i++) {
+		symcclComm_t made = NULL;
+		symcclResult_t f = symcclSuccess;
+
+		if (e == symcclSuccess)
+			f = comm_join_finish(&t[i], NULL, NULL, &made);
+		else
+			hub_leave(t[i].comm);
+		t[i].comm = made;
+		e = e == symcclSuccess ? f : e;
+		if (e != symcclSuccess && text[0] == '\0')
+			snprintf(text, sizeof(text), "%s", error_text());
+	}
+	for (int i = 0; i < begun && e != symcclSuccess; i++)
+		symcclCommAbort(t[i].comm);
+	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
+}
+
+symcclResult_t symcclCommInitAll(symcclComm_t *comms, int ndev, const int *devlist)
+{
+	struct join_task *t;
+	const struct mem_ops *mem;
+	symcclUniqueId id;
+	symcclResult_t e;
+
+	if (comms == NULL)
+		return fail(symcclInvalidArgument, "comms is NULL: nowhere to put communicators");
+	if (ndev < 1 || ndev > NRANKS_MAX)
+		return fail(symcclInvalidArgument, "ndev is %d, not in 1..%d", ndev, NRANKS_MAX);
+	if (group_open())
+		return fail(symcclInvalidUsage, "symcclCommInitAll inside a group");
+	TRY(mem_select(symcclDeviceAuto, &mem));
+	if (mem->type == symcclDeviceHost && devlist != NULL)
+		return fail(symcclInvalidArgument, "devlist is not NULL, but there are no devices "
+						   "on the host backend");
+	t = calloc((size_t)ndev, sizeof(*t));
+	if (t == NULL)
+		return fail(symcclSystemError, "out of memory for %d communicators", ndev);
+	e = symcclGetUniqueId(&id);
+	for (int i = 0; e == symcclSuccess && i < ndev; i++)
+		t[i] = (struct join_task){.nranks = ndev,
+			.rank = i,
+			.id = id,
+			.config = config_default,
+			.mem = mem,
+			.device = mem->type == symcclDeviceHost ? -1
+				  : devlist                     ? devlist[i]
+								: i};
+	if (e == symcclSuccess) {
+		e = init_all(t, ndev);
+		if (e != symcclSuccess)
+			boot_id_drop(&id);
+	}
+	for (int i = 0; e == symcclSuccess && i < ndev; i++)
+		comms[i] = t[i].comm;
+	free(t);
+	return e;
+}
+
 /* ---- Ending -------------------------------------------------------------------------------- */
 
 void comm_free(symcclComm_t c)
 {
 	comm_windows_free(c);
+	free(c->parts);
 	free(c->redops);
 	free(c->readying);
 	pthread_cond_destroy(&c->cond);
 	c->magic = 0;
 	free(c);
+}
+
+symcclResult_t comm_flush(symcclComm_t comm)
+{
+	return comm->gpu ? comm_gpu_flush(comm) : symcclSuccess;
+}
+
+void comm_finalized(symcclComm_t comm)
+{
+	if (comm->ready && comm->gpu == NULL)
+		coll_goodbye(&comm->team);
+	/* So that the next call looks at the gate. */
+	comm->ready = 0;
+	__atomic_store_n(&comm->gate, GATE_FINALIZED, __ATOMIC_RELEASE);
 }
 
 static void comm_leave(symcclComm_t comm)
@@ -208,6 +346,27 @@ symcclResult_t symcclCommDestroy(symcclComm_t comm)
 	return symcclSuccess;
 }
 
+/* A call either sees the failure when it enters, or is seen here as busy: the barrier stands in for
+ * the fence that every call would need. Its loops look at the abort word: this is short. */
+static void comm_quiet(symcclComm_t comm, int own)
+{
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) != 0)
+		usleep(10000);
+	while (__atomic_load_n(&comm->busy, __ATOMIC_ACQUIRE) > 0 ||
+		__atomic_load_n(&comm->held, __ATOMIC_ACQUIRE) > own)
+		usleep(100);
+}
+
+void comm_stop(symcclComm_t comm, int own)
+{
+	struct failure why = {.code = symcclRemoteError, .rank = comm->rank};
+
+	snprintf(why.text, sizeof(why.text),
+		"rank %d called symcclCommShrink to go on without others", comm->rank);
+	hub_fail(comm->hub, &why);
+	comm_quiet(comm, own);
+}
+
 symcclResult_t symcclCommAbort(symcclComm_t comm)
 {
 	struct failure why = {.code = symcclRemoteError};
@@ -218,15 +377,9 @@ symcclResult_t symcclCommAbort(symcclComm_t comm)
 	group_drop(comm);
 	why.rank = comm->rank;
 	snprintf(why.text, sizeof(why.text), "rank %d called symcclCommAbort", comm->rank);
+	__atomic_store_n(&comm->aborting, 1, __ATOMIC_RELEASE);
 	hub_fail(comm->hub, &why);
-	/* A call either sees the failure when it enters, or is seen here as busy: the barrier
-	 * stands in for the fence that every call would need. Its loops look at the abort word:
-	 * this is short. */
-	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) != 0)
-		usleep(10000);
-	while (__atomic_load_n(&comm->busy, __ATOMIC_ACQUIRE) > 0 ||
-		__atomic_load_n(&comm->held, __ATOMIC_ACQUIRE) > 0)
-		usleep(100);
+	comm_quiet(comm, 0);
 	comm_leave(comm);
 	return symcclSuccess;
 }

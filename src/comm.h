@@ -31,6 +31,15 @@ struct redop {
 	uint64_t factor;
 };
 
+/* How often this rank has met with a part of the ranks, for one purpose (life.c). */
+struct part_count {
+	uint64_t key;
+	uint32_t n;
+};
+
+/* Why no collective may be started now. */
+enum comm_gate { GATE_OPEN = 0, GATE_FINALIZED, GATE_SUSPENDED, GATE_BUSY };
+
 /* A call and what was decided for it. */
 #define PLAN_MEMOS 16
 struct plan_memo {
@@ -46,11 +55,11 @@ struct symcclComm {
 	uint32_t config; /* what all ranks must agree on */
 	char name[64];
 	struct hub *hub;
-	int device;             /* GPU, as this process counts; -1 on the host */
-	cpu_set_t cpus;         /* of the thread that joined */
-	int min_ctas, max_ctas; /* of the config, SYMCCL_UNDEF_INT: not set */
-	int joined;             /* told to the rendezvous */
-	int left; /* destroyed by this rank, others of the process still hold the hub */
+	int device;          /* GPU, as this process counts; -1 on the host */
+	cpu_set_t cpus;      /* of the thread that joined */
+	symcclConfig_t conf; /* commName is NULL */
+	int joined;          /* told to the rendezvous */
+	int left;            /* destroyed by this rank, others of the process still hold the hub */
 
 	/* Guarded by the hub's lock. */
 	pthread_cond_t cond;
@@ -60,8 +69,13 @@ struct symcclComm {
 	struct failure last;
 
 	/* The rank's own thread. */
-	int busy; /* atomic: a collective runs, for abort */
-	int held; /* atomic: other calls in progress that wait, for abort */
+	int busy;          /* atomic: a collective runs, for abort */
+	int held;          /* atomic: other calls in progress that wait, for abort */
+	int aborting;      /* atomic: symcclCommAbort has begun */
+	int gate;          /* atomic: enum comm_gate */
+	uint32_t meetings; /* of all ranks, that this one has come to */
+	struct part_count *parts;
+	int nparts;
 	struct comm_gpu *gpu;
 	int ready; /* team is filled */
 	struct coll_team team;
@@ -86,6 +100,15 @@ symcclResult_t comm_check_handle(symcclComm_t comm);
  * wait; collectives have `busy`, which costs less. */
 void comm_hold(symcclComm_t comm);
 void comm_release(symcclComm_t comm);
+/* What comm->gate says, as an error; success when it is open. */
+symcclResult_t comm_gate(symcclComm_t comm);
+/* Stop what runs on the communicator in other threads and streams, and wait until it has, which is
+ * soon: the communicator has failed, or fails now. `own` holds are the caller's. */
+void comm_stop(symcclComm_t comm, int own);
+/* Wait until all that this rank has put on streams is done. */
+symcclResult_t comm_flush(symcclComm_t comm);
+/* No collective may follow; peers that wait for one are told. */
+void comm_finalized(symcclComm_t comm);
 /* Keep code and the calling thread's sentence as the communicator's last error; returns code. */
 symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code);
 /* Make sure that the control blocks are mapped and comm->team is filled. */
@@ -132,7 +155,12 @@ struct join_task {
 	int device;
 };
 symcclResult_t comm_join_begin(struct join_task *t);
-symcclResult_t comm_join_finish(struct join_task *t, symcclComm_t *comm);
+/* watch: see hub_wait_ready. */
+symcclResult_t comm_join_finish(
+	struct join_task *t, symcclResult_t (*watch)(void *arg), void *arg, symcclComm_t *comm);
+/* Take over what the caller's config has, whatever its age, and check it; *out: what it does not
+ * say. The name is copied. */
+symcclResult_t comm_config_read(const symcclConfig_t *in, symcclConfig_t *out, char name[64]);
 
 /* Run one call now, in the calling thread, or put it on the stream (collective.c). */
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
@@ -151,6 +179,8 @@ void group_drop(symcclComm_t comm);
 symcclResult_t group_add_join(const struct join_task *t);
 symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t);
 /* Takes over the call's lists, also when it fails. */
+struct life;
+symcclResult_t group_add_life(const struct life *l);
 symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
 
 /* Called by the hub, when the last local rank has left. */

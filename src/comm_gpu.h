@@ -29,6 +29,8 @@ int hub_gpu_check(struct hub *h, struct failure *f);
 /* A rank's own state, made when its control block is mapped; comm->gpu. */
 symcclResult_t comm_gpu_open(symcclComm_t comm);
 void comm_gpu_close(symcclComm_t comm);
+/* Wait until what the rank has enqueued is done. */
+symcclResult_t comm_gpu_flush(symcclComm_t comm);
 /* Enqueue one planned call on the stream; returns at once. */
 symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, symcclStream_t stream);

@@ -1,16 +1,18 @@
 /*
  * Groups: what is called between Start and End of a thread is queued and run by the outermost End,
- * in this order: communicators joined, windows registered (one set per communicator), collectives
- * (each communicator's in order; several communicators side by side, each on a thread of its own).
+ * in this order: communicators joined, split and shrunk, windows registered (one set per
+ * communicator), collectives (each communicator's in order; several communicators side by side,
+ * each on a thread of its own), communicators finalized.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include "exec.h"
 #include "hub.h"
+#include "life.h"
 #include "util.h"
 
-enum task_kind { TASK_JOIN, TASK_WINDOW, TASK_CALL };
+enum task_kind { TASK_JOIN, TASK_LIFE, TASK_WINDOW, TASK_CALL };
 
 struct task {
 	enum task_kind kind;
@@ -18,6 +20,7 @@ struct task {
 	union {
 		struct join_task join;
 		struct win_task win;
+		struct life life;
 		struct {
 			struct coll_call call;
 			symcclStream_t stream;
@@ -62,6 +65,8 @@ void group_drop(symcclComm_t comm)
 			group.tasks[n++] = group.tasks[i];
 		else if (group.tasks[i].kind == TASK_CALL)
 			comm_call_free(&group.tasks[i].call);
+		else if (group.tasks[i].kind == TASK_LIFE)
+			life_drop(&group.tasks[i].life);
 	group.ntasks = n;
 }
 
@@ -85,6 +90,13 @@ symcclResult_t group_add_join(const struct join_task *t)
 	struct task k = {.kind = TASK_JOIN, .join = *t};
 
 	return group_add(&k);
+}
+
+symcclResult_t group_add_life(const struct life *l)
+{
+	struct task k = {.kind = TASK_LIFE, .comm = l->comm, .life = *l};
+
+	return comm_error(l->comm, group_add(&k));
 }
 
 symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t)
@@ -137,7 +149,7 @@ static symcclResult_t run_joins(struct task *tasks, int n, char *text)
 			t->comm = NULL;
 			continue;
 		}
-		keep(&first, text, comm_join_finish(t, &comm));
+		keep(&first, text, comm_join_finish(t, NULL, NULL, &comm));
 		t->comm = comm;
 	}
 	for (int i = 0; i < begun; i++) {
@@ -150,6 +162,25 @@ static symcclResult_t run_joins(struct task *tasks, int n, char *text)
 		else
 			symcclCommDestroy(t->comm);
 	}
+	return first;
+}
+
+/* In two goes: before the collectives, and what ends a communicator after them. */
+static symcclResult_t run_lives(struct task *tasks, int n, int ending, char *text)
+{
+	struct life *l = calloc((size_t)n, sizeof(*l));
+	symcclResult_t first = symcclSuccess;
+	int k = 0;
+
+	if (l == NULL)
+		return fail(symcclSystemError, "out of memory for a group");
+	for (int i = 0; i < n; i++)
+		if (tasks[i].kind == TASK_LIFE && (tasks[i].life.kind == LIFE_FINALIZE) == ending) {
+			l[k++] = tasks[i].life;
+			memset(&tasks[i].life, 0, sizeof(tasks[i].life));
+		}
+	keep(&first, text, life_run(l, k));
+	free(l);
 	return first;
 }
 
@@ -296,16 +327,18 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 				(struct member){.comm = tasks[i].comm, .tasks = tasks, .ntasks = n};
 			comm_hold(tasks[i].comm);
 		}
-		if (tasks[i].kind == TASK_WINDOW)
-			m[k].nwins++;
-		else
-			m[k].ncalls++;
+		m[k].nwins += tasks[i].kind == TASK_WINDOW;
+		m[k].ncalls += tasks[i].kind == TASK_CALL;
 	}
 	e = run_joins(tasks, n, text);
+	if (e == symcclSuccess)
+		e = run_lives(tasks, n, 0, text);
 	if (e == symcclSuccess)
 		e = run_windows(m, nm, text);
 	if (e == symcclSuccess)
 		e = run_calls(m, nm, text);
+	if (e == symcclSuccess)
+		e = run_lives(tasks, n, 1, text);
 	for (int i = 0; i < nm; i++)
 		comm_release(m[i].comm);
 	free(m);
@@ -334,6 +367,8 @@ symcclResult_t symcclGroupEnd(void)
 	for (int i = 0; i < n; i++)
 		if (tasks[i].kind == TASK_CALL)
 			comm_call_free(&tasks[i].call);
+		else if (tasks[i].kind == TASK_LIFE)
+			life_drop(&tasks[i].life);
 	free(tasks);
 	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #include "comm_gpu.h"
 #include "hub.h"
@@ -15,7 +16,7 @@
 #include "util.h"
 
 #define WORKER_STACK (512u << 10)
-#define CLAIM_MS 50 /* for who writes the board's reason */
+#define WATCH_MS 10
 
 static pthread_mutex_t hubs_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hub *hubs;
@@ -49,34 +50,6 @@ static void poke(int eventfd)
 }
 
 /* ---- Failure -------------------------------------------------------------------------------- */
-
-/* Put the reason on the board, once per node. Who finds the claim taken waits for the one that took
- * it: it may have died before it was done, and everybody's loops end by the abort word alone. */
-static void board_fail(struct board *b, const struct failure *why)
-{
-	uint32_t none = 0;
-
-	if (!__atomic_compare_exchange_n(
-		    &b->claim, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-		for (int i = 0; i < CLAIM_MS * 10; i++) {
-			if (__atomic_load_n(&b->abort, __ATOMIC_ACQUIRE))
-				return;
-			usleep(100);
-		}
-	}
-	b->why = *why;
-	__atomic_store_n(&b->abort, 1, __ATOMIC_RELEASE);
-}
-
-/* The board's reason, if any. */
-static int board_read(const struct board *b, struct failure *why)
-{
-	if (b == NULL || !__atomic_load_n(&b->abort, __ATOMIC_ACQUIRE))
-		return 0;
-	*why = b->why;
-	why->text[sizeof(why->text) - 1] = '\0';
-	return 1;
-}
 
 void hub_finish_set(struct symcclComm *c, struct reg_set *s)
 {
@@ -127,17 +100,26 @@ void hub_fail(struct hub *h, const struct failure *why)
 	pthread_mutex_unlock(&h->lock);
 }
 
+void hub_fail_here(struct hub *h, symcclResult_t code, int rank)
+{
+	struct failure why = {.code = code, .rank = rank};
+
+	snprintf(why.text, sizeof(why.text), "%s", error_text());
+	hub_fail(h, &why);
+}
+
 symcclResult_t hub_status(struct hub *h)
 {
 	struct failure why;
+	int state = __atomic_load_n(&h->state, __ATOMIC_ACQUIRE);
 
-	if (__builtin_expect(__atomic_load_n(&h->state, __ATOMIC_ACQUIRE) == HUB_FAILED, 0)) {
+	if (__builtin_expect(state == HUB_FAILED, 0)) {
 		pthread_mutex_lock(&h->lock);
 		why = h->why;
 		pthread_mutex_unlock(&h->lock);
 		return fail_quiet(why.code, "%s", why.text);
 	}
-	if (__builtin_expect(h->board != NULL && board_read(h->board, &why), 0))
+	if (__builtin_expect(state == HUB_READY && board_read(h->board, &why), 0))
 		return fail_quiet(why.code, "%s", why.text);
 	return symcclSuccess;
 }
@@ -299,15 +281,38 @@ symcclResult_t hub_join(const symcclUniqueId *id, symcclComm_t comm, const struc
 	return e;
 }
 
-symcclResult_t hub_wait_ready(symcclComm_t comm)
+/* Lock held on entry and return. */
+static void hub_watch(struct hub *h, symcclComm_t comm, symcclResult_t (*watch)(void *), void *arg)
+{
+	struct timespec until;
+	symcclResult_t e;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += WATCH_MS * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_cond_clockwait(&h->cond, &h->lock, CLOCK_MONOTONIC, &until);
+	pthread_mutex_unlock(&h->lock);
+	e = watch(arg);
+	if (e != symcclSuccess)
+		hub_fail_here(h, e, comm->rank);
+	pthread_mutex_lock(&h->lock);
+}
+
+symcclResult_t hub_wait_ready(symcclComm_t comm, symcclResult_t (*watch)(void *arg), void *arg)
 {
 	struct hub *h = comm->hub;
 	struct failure why = {.code = symcclSuccess};
 
 	pthread_mutex_lock(&h->lock);
 	while (h->state == HUB_JOINING)
-		pthread_cond_wait(&h->cond, &h->lock);
-	if (h->state == HUB_FAILED)
+		if (watch != NULL)
+			hub_watch(h, comm, watch, arg);
+		else
+			pthread_cond_wait(&h->cond, &h->lock);
+	/* A peer may have joined, and aborted, before this thread looks: then this rank has joined.
+	 */
+	if (h->state == HUB_FAILED && !h->stood)
 		why = h->why;
 	pthread_mutex_unlock(&h->lock);
 	if (why.code == symcclSuccess)
@@ -324,6 +329,8 @@ void hub_leave(symcclComm_t comm)
 	pthread_mutex_lock(&hubs_lock);
 	pthread_mutex_lock(&h->lock);
 	comm->left = 1;
+	if (h->board != NULL)
+		__atomic_store_n(&h->board->rank[comm->rank].left, 1, __ATOMIC_RELEASE);
 	h->nleft++;
 	last = h->nleft == h->nlocal;
 	if (last) {

@@ -2,27 +2,13 @@
  * A hub is what the ranks of one communicator in one process share: the bootstrap, the address
  * space and windows, and the worker thread that talks to the other processes. It is found by the
  * unique id, lives from the first local rank's join to the last one's leave.
- *
- * The board is one page or more of memory shared by all processes of the node: the abort word that
- * every waiting loop looks at, why, and how many registrations each rank has posted, so that a
- * time-out can name the ranks that did not come.
  */
 #ifndef HUB_H
 #define HUB_H
 
 #include <pthread.h>
+#include "board.h"
 #include "comm.h"
-
-struct board_rank {
-	_Alignas(64) uint32_t posted; /* sets of registrations */
-};
-
-struct board {
-	uint32_t abort; /* nonzero: dead; written last */
-	uint32_t claim; /* first to set it writes `why` */
-	struct failure why;
-	struct board_rank rank[];
-};
 
 enum hub_state { HUB_JOINING, HUB_READY, HUB_FAILED };
 
@@ -41,12 +27,14 @@ struct hub {
 	struct symcclComm **local; /* ascending by rank once ready */
 	int *local_rank, *local_device;
 	int sealed; /* all ranks have come */
+	int stood;  /* was ready once: what fails later is no failure to join */
 	int closing;
 	int wake;   /* eventfd: something for the worker */
 	int cancel; /* eventfd: break off whatever the worker waits for */
 	pthread_t worker;
 	struct boot *boot;
-	struct board *board;
+	struct board *board; /* written under the lock */
+	int entered;         /* this process is on the board as living */
 	struct mem_handle *board_mem;
 	size_t board_size;
 	struct coll_tuning tuning;
@@ -68,13 +56,16 @@ struct hub {
 
 /* Add comm to the hub of this id, making it when it is the first; returns at once. */
 symcclResult_t hub_join(const symcclUniqueId *id, symcclComm_t comm, const struct mem_ops *mem);
-/* Wait until all ranks of the communicator have come; on failure comm is no member any more. */
-symcclResult_t hub_wait_ready(symcclComm_t comm);
+/* Wait until all ranks of the communicator have come; on failure comm is no member any more. watch
+ * (may be NULL) is called now and then meanwhile; what it returns breaks the joining off. */
+symcclResult_t hub_wait_ready(symcclComm_t comm, symcclResult_t (*watch)(void *arg), void *arg);
 /* Leave; the last local rank stops the worker and frees the hub. Does not wait for peers. */
 void hub_leave(symcclComm_t comm);
 /* The communicator is dead: tell every local rank and, through the board and the bootstrap, every
  * other. The first reason on the node stands. Any thread. */
 void hub_fail(struct hub *h, const struct failure *why);
+/* The same with what this thread has just said with fail(). */
+void hub_fail_here(struct hub *h, symcclResult_t code, int rank);
 /* The failure that stands, with its sentence in the calling thread; success while alive. Any
  * thread; one load when all is well. */
 symcclResult_t hub_status(struct hub *h);

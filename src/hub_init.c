@@ -46,9 +46,10 @@ static uint32_t cgroup_quota(void)
  * was refused). */
 static int32_t nctas_wanted(const struct symcclComm *c, const struct params *p)
 {
-	int own_least = c->min_ctas != SYMCCL_UNDEF_INT, own_most = c->max_ctas != SYMCCL_UNDEF_INT;
-	long least = own_least ? c->min_ctas : p->min_ctas;
-	long most = own_most ? c->max_ctas : p->max_ctas;
+	int own_least = c->conf.minCTAs != SYMCCL_UNDEF_INT,
+	    own_most = c->conf.maxCTAs != SYMCCL_UNDEF_INT;
+	long least = own_least ? c->conf.minCTAs : p->min_ctas;
+	long most = own_most ? c->conf.maxCTAs : p->max_ctas;
 
 	if (most == 0 || (own_least && !own_most))
 		return (int32_t)MAX(least, most ? most : HOST_CTAS);
@@ -185,6 +186,17 @@ static symcclResult_t agree_readable(struct hub *h, uint64_t deadline)
 	return symcclSuccess;
 }
 
+static symcclResult_t hub_take_board(struct hub *h, struct board *b)
+{
+	/* A rank may give up, and say so on the board, at any time. */
+	pthread_mutex_lock(&h->lock);
+	h->board = b;
+	pthread_mutex_unlock(&h->lock);
+	TRY(board_enter(b, h->local_rank, h->nlocal));
+	h->entered = 1;
+	return symcclSuccess;
+}
+
 /* The first process of the node makes the board, all map it. */
 static symcclResult_t share_board(struct hub *h, uint64_t deadline)
 {
@@ -216,7 +228,7 @@ static symcclResult_t share_board(struct hub *h, uint64_t deadline)
 				"exhausted on rank %d",
 				h->local[0]->rank);
 		else
-			h->board = p;
+			e = hub_take_board(h, p);
 	}
 	if (fds[0] >= 0)
 		close(fds[0]);

@@ -78,31 +78,34 @@ static symcclResult_t seal_hub(struct hub *h)
 		h->nranks);
 }
 
-static int open_hub(struct hub *h)
+static void open_hub(struct hub *h)
 {
 	uint64_t deadline = deadline_after(params_get()->setup_timeout);
 	struct failure why = {.code = symcclSuccess, .rank = -1};
 	symcclResult_t e;
 
-	e = boot_open(&h->id, h->wake, next_member, h, deadline, &h->boot, &why);
+	e = boot_open(&h->id, h->wake, h->cancel, next_member, h, deadline, &h->boot, &why);
 	if (e == symcclSuccess) {
+		boot_set_cancel(h->boot, h->cancel);
 		e = seal_hub(h);
 		if (e == symcclSuccess)
 			e = hub_agree(h, deadline_after(params_get()->setup_timeout));
+		if (e == symcclInProgress)
+			e = fail(symcclRemoteError, "rank %d gave up joining", h->local[0]->rank);
 		if (e != symcclSuccess) {
 			failure_from(&why, e);
 			boot_abort(h->boot, &why);
 		}
 	}
 	pthread_mutex_lock(&h->lock);
-	if (e == symcclSuccess) {
+	if (e == symcclSuccess && h->state == HUB_JOINING) {
+		h->stood = 1;
 		__atomic_store_n(&h->state, HUB_READY, __ATOMIC_RELEASE);
 		pthread_cond_broadcast(&h->cond);
-	} else {
+	} else if (h->state == HUB_JOINING) {
 		hub_fail_locked(h, &why);
 	}
 	pthread_mutex_unlock(&h->lock);
-	return e == symcclSuccess;
 }
 
 /* The ranks that have posted fewer sets than `want`, as "1, 3 and 5"; 0 when there are none. */
@@ -270,8 +273,7 @@ void *hub_worker(void *arg)
 	int n, any;
 
 	pthread_setname_np(pthread_self(), "symccl-worker");
-	if (open_hub(h))
-		boot_set_cancel(h->boot, h->cancel);
+	open_hub(h);
 	pthread_mutex_lock(&h->lock);
 	while (!h->closing && h->state == HUB_READY) {
 		n = MIN(queued(h, &any, &deadline), BATCH_MAX);
@@ -298,5 +300,7 @@ void *hub_worker(void *arg)
 	}
 	hub_fail_queues(h);
 	pthread_mutex_unlock(&h->lock);
+	if (h->entered)
+		board_leave(h->board, h->local_rank[0]);
 	return NULL;
 }

@@ -37,7 +37,7 @@ symcclResult_t opener_run(struct opener *o, const symcclUniqueId *id, double s, 
 	symcclResult_t r;
 
 	o->wakefd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
-	r = boot_open(id, o->wakefd, opener_next, o, after(s), b, &o->why);
+	r = boot_open(id, o->wakefd, -1, opener_next, o, after(s), b, &o->why);
 	close(o->wakefd);
 	return r;
 }

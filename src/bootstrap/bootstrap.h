@@ -25,6 +25,8 @@
 /* Fresh id: random secret, this host's addresses, and a thread in this process that serves the
  * rendezvous for it and ends when all ranks have been served. */
 symcclResult_t boot_id_create(symcclUniqueId *id);
+/* Stop the thread that serves this id, if it is in this process and ranks are still awaited. */
+void boot_id_drop(const symcclUniqueId *id);
 /* The same id on every rank, from "host:port" (port + nports - 1 at most) and a salt; whoever joins
  * as rank 0 serves it, on the first port of the range that is free. */
 symcclResult_t boot_id_from_address(
@@ -73,8 +75,9 @@ struct boot {
  * ranks did not come (symcclTimeout). deadline is when this process gives up by itself: at once
  * when it has not reached the root, 1.5 s later when it has, so that the root's sentence wins. On
  * failure *why is the first failure of all processes, and a root in this process is given up to
- * half a second to tell those who come late. */
-symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
+ * half a second to tell those who come late. When cancelfd (-1: none) becomes readable this process
+ * gives up (symcclRemoteError, which all others are told). */
+symcclResult_t boot_open(const symcclUniqueId *id, int wakefd, int cancelfd,
 	int (*next)(void *arg, struct boot_member *m), void *arg, uint64_t deadline,
 	struct boot **boot, struct failure *why);
 

@@ -30,6 +30,14 @@ symcclResult_t boot_id_create(symcclUniqueId *out)
 	return symcclSuccess;
 }
 
+void boot_id_drop(const symcclUniqueId *in)
+{
+	struct id id;
+
+	memcpy(&id, in, sizeof(id));
+	root_stop(id.secret);
+}
+
 /* "host:port", "[::1]:port". */
 static symcclResult_t hostport_parse(
 	const char *hostport, char name[ID_NAME_MAX], unsigned long *port)

@@ -216,11 +216,16 @@ symcclResult_t run_wait_parent(struct run *r, struct peer *p)
 	uint64_t until = run_limit(r);
 
 	while (!p->has_data) {
+		symcclResult_t e;
+
 		if (p->left)
 			return run_left(r, p);
 		if (now_ns() >= until)
 			return run_timeout(r, &p->proc, 1);
-		TRY(tree_progress(r->t, until, -1, NULL));
+		e = tree_progress(r->t, until, -1, NULL);
+		/* The result may have come together with news of a later failure. */
+		if (e != symcclSuccess && !p->has_data)
+			return e;
 	}
 	return run_check(r, p);
 }

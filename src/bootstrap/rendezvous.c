@@ -487,12 +487,13 @@ static symcclResult_t join_run(struct join *j)
 	return symcclSuccess;
 }
 
-symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
+symcclResult_t boot_open(const symcclUniqueId *id, int wakefd, int cancelfd,
 	int (*next)(void *arg, struct boot_member *m), void *arg, uint64_t deadline,
 	struct boot **boot, struct failure *why)
 {
 	struct join j = {.wakefd = wakefd, .next = next, .arg = arg, .deadline = deadline};
 	symcclResult_t r = boot_id_check(id);
+	bool cancelled = false;
 
 	j.start = now_ns();
 	memcpy(&j.id, id, sizeof(j.id));
@@ -501,7 +502,11 @@ symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
 	if (r == symcclSuccess)
 		r = tree_new(j.id.secret, &j.t);
 	if (r == symcclSuccess) {
+		j.t->cancel = cancelfd;
 		r = join_run(&j);
+		cancelled = r == symcclInProgress;
+		if (cancelled)
+			r = fail_quiet(symcclRemoteError, "rank %d gave up joining", j.t->my_rank);
 		/* Whatever went wrong here is told to the root and the neighbours. */
 		if (r != symcclSuccess)
 			r = tree_die_here(j.t, r);
@@ -518,7 +523,7 @@ symcclResult_t boot_open(const symcclUniqueId *id, int wakefd,
 	fail_quiet(r, "%s", why->text);
 	boot_close(j.t ? &j.t->pub : NULL);
 	/* The program may well end now, and with it the only one who can tell the others. */
-	if (j.t)
+	if (j.t && !cancelled)
 		root_linger(j.id.secret, LINGER_MS);
 	return r;
 }

@@ -542,6 +542,13 @@ static void roots_stop(const uint8_t key[AUTH_KEY])
 	}
 }
 
+void root_stop(const uint8_t secret[AUTH_KEY])
+{
+	pthread_mutex_lock(&roots_lock);
+	roots_stop(secret);
+	pthread_mutex_unlock(&roots_lock);
+}
+
 symcclResult_t root_start(
 	const uint8_t secret[AUTH_KEY], uint16_t port, uint16_t nports, uint16_t *bound)
 {

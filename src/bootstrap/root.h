@@ -29,6 +29,8 @@ uint16_t root_find(const uint8_t secret[AUTH_KEY]);
 /* Where this process has a root for the secret that is not done: give it at most so long to tell
  * those who come late why it failed. */
 void root_linger(const uint8_t secret[AUTH_KEY], int ms);
+/* Stop this process's root for the secret, unless all ranks have come; waits until it is gone. */
+void root_stop(const uint8_t secret[AUTH_KEY]);
 /* How many roots are alive in this process. For tests. */
 int root_count(void);
 

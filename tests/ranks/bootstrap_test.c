@@ -265,7 +265,7 @@ static int trickling(int rank, int n, void *arg)
 		opener_add(&t.o, i * n + rank, 4 * n);
 	RANK_OK(boot_id_from_address(where, 16, "trickling", &id));
 	RANK_CHECK(pthread_create(&poker, NULL, trickle_poke, &t) == 0, "no thread");
-	RANK_OK(boot_open(&id, t.wakefd, trickle_next, &t, after(10), &b, &why));
+	RANK_OK(boot_open(&id, t.wakefd, -1, trickle_next, &t, after(10), &b, &why));
 	pthread_join(poker, NULL);
 	RANK_OK(boot_barrier(b, after(10)));
 	boot_close(b);
