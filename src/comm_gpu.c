@@ -11,6 +11,7 @@
 
 #define SLOTS ((size_t)1 << 18)       /* packets in a half: 4 MiB; one-shot to 1 MiB on two ranks */
 #define BULK_BYTES ((size_t)16 << 20) /* a rank's scratch for buffers that are not windows */
+#define RING_BYTES ((size_t)16 << 20) /* and for messages */
 #define LOOK_EVERY 256 /* turns of a waiting loop between two looks at the abort word */
 #define CTAS_MOST 128
 
@@ -148,9 +149,14 @@ static size_t bulk_offset(const struct hub *h)
 	return align_up(dev_ctrl_bytes(&h->gpu->layout), (size_t)1 << 16);
 }
 
+static struct ring_layout rings(const struct hub *h)
+{
+	return ring_layout(bulk_offset(h) + BULK_BYTES, (uint32_t)h->nranks, RING_BYTES);
+}
+
 size_t hub_gpu_ctrl_bytes(const struct hub *h)
 {
-	return bulk_offset(h) + BULK_BYTES;
+	return rings(h).end;
 }
 
 const struct coll_gpu *hub_gpu_team(const struct hub *h)
@@ -188,6 +194,13 @@ int hub_gpu_check(struct hub *h, struct failure *f)
 				r->rank, (double)h->wait.timeout_ns / 1e9, r->peer,
 				r->peer_hash ? "has begun the call but not finished it"
 					     : "did not come to the same call");
+		} else if (r->code == CUDA_DEAD_SIZES) {
+			f->code = symcclInvalidUsage;
+			snprintf(f->text, sizeof(f->text),
+				"rank %u has a message of %llu bytes with rank %u, which has one of "
+				"%llu bytes: what one sends must be what the other expects",
+				r->rank, (unsigned long long)r->epoch, r->peer,
+				(unsigned long long)r->peer_hash << 32 | r->hash);
 		} else {
 			f->code = symcclInvalidUsage;
 			snprintf(f->text, sizeof(f->text),
@@ -228,6 +241,7 @@ symcclResult_t comm_gpu_open(symcclComm_t comm)
 		.rank = (uint32_t)comm->rank,
 		.nranks = (uint32_t)comm->nranks};
 	g->bulk = ctrl->base + ctrl->off[0] + bulk_offset(h);
+	g->ring = rings(h);
 	g->watch = (struct dev_watch){.abort = h->gpu->words_dev,
 		.record = h->gpu->words_dev + 64 * (uint64_t)(l + 1),
 		.timeout_ns = h->wait.timeout_ns,
@@ -257,6 +271,8 @@ void comm_gpu_close(symcclComm_t comm)
 		order_close(&comm->gpu->order);
 		cu_leave(&scope);
 	}
+	if (comm->gpu->side != NULL)
+		cu.EventDestroy(comm->gpu->side);
 	free(comm->gpu);
 	comm->gpu = NULL;
 }

@@ -3,12 +3,6 @@
 #include "gpu_state.h"
 #include "util.h"
 
-/* Windows through the space, the rest by its own address: one alias in a kernel. */
-static uint64_t own_address(symcclComm_t comm, const struct coll_buf *b)
-{
-	return (uintptr_t)(b->peers ? coll_peer(b, comm->rank) : (char *)b->ptr);
-}
-
 static uint32_t call_mode(symcclFunc_t f)
 {
 	if (f == symcclFuncBroadcast || f == symcclFuncScatter)
@@ -44,8 +38,8 @@ static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
 
 		part.count = MIN(most, c->count - at);
 		a.count = reduces ? part.count : part.count * es;
-		a.in = own_address(comm, &c->send) + at * es;
-		a.out = own_address(comm, &c->recv) + at * es;
+		a.in = gpu_own_address(comm, &c->send) + at * es;
+		a.out = gpu_own_address(comm, &c->recv) + at * es;
 		a.in_stride = blocks_in ? c->count * es : 0;
 		a.out_stride = blocks_out ? c->count * es : 0;
 		if (plan->algo->needs & COLL_NEED_SEND_WINDOW) {
@@ -66,5 +60,7 @@ static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
 symcclResult_t gpu_call_run(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, int overlap, CUstream stream)
 {
+	if (plan->algo->gpu == GPU_ROW(CUDA_MESSAGES))
+		return gpu_messages_run(comm, c, overlap, stream);
 	return run_blocks(comm, c, plan, overlap, stream);
 }

@@ -17,11 +17,23 @@ struct comm_gpu {
 	struct dev_watch watch;
 	struct gpu_order order;
 	char *bulk; /* rank 0's scratch as this rank sees it */
+	struct ring_layout ring;
+	CUevent side; /* between a group's streams; made when there are some */
 };
 
 /* Enqueue a call from symcclFuncBroadcast on, whose turn it is, on the stream; the rank's context
  * is current. overlap: as cuda_kernel_launch(). */
 symcclResult_t gpu_call_run(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, int overlap, CUstream stream);
+
+/* Sends and receives, and what is made of them. */
+symcclResult_t gpu_messages_run(
+	symcclComm_t comm, const struct coll_call *c, int overlap, CUstream stream);
+
+/* Windows through the space, the rest by its own address: one alias in a kernel. */
+static inline uint64_t gpu_own_address(symcclComm_t comm, const struct coll_buf *b)
+{
+	return (uintptr_t)(b->peers ? coll_peer(b, comm->rank) : (char *)b->ptr);
+}
 
 #endif

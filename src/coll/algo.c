@@ -263,6 +263,10 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncAlltoAll, "alltoall/push", COLL_NEED_RECV_WINDOW | COLL_NEED_APART, any_size, gpu_gather_direct_cost, CUDA_PUSH_DIRECT),
 	GPU(symcclFuncGather, "gather/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
 	GPU(symcclFuncScatter, "scatter/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
+	GPU(symcclFuncGather, "gather/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
+	GPU(symcclFuncScatter, "scatter/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
+	GPU(symcclFuncAlltoAllv, "alltoallv/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
+	GPU(symcclFuncSendRecv, "sendrecv/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
 };
 /* clang-format on */
 

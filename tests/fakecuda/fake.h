@@ -132,7 +132,7 @@ struct op {
 	void *arg;
 	struct kernel *kernel;
 	struct fakecuda_launch launch;
-	unsigned char params[1024];
+	unsigned char params[4096];
 	CUevent event;        /* RECORD; or, in a graph, an external wait on NOP */
 	struct mark wait[64]; /* must be done first */
 	int nwait;

@@ -10,14 +10,13 @@ void fake_kernels_register(void);
 
 template <int I> static void body(const struct fakecuda_launch *launch, void **params)
 {
-	grid_join(grid_start(
-		kernel_entries[I].fn, (const struct cuda_args *)params[0], launch->grid[0]));
+	grid_join(grid_start(&kernel_entries[I], params[0], launch->grid[0]));
 }
 template <int I> static void register_from(fakecuda_kernel_t add)
 {
-	static const size_t sizes[] = {sizeof(struct cuda_args)};
-
 	if constexpr (I < KERNEL_ENTRIES) {
+		const size_t sizes[] = {kernel_entries[I].bytes};
+
 		add(kernel_entries[I].name, body<I>, 1, sizes);
 		register_from<I + 1>(add);
 	}

@@ -355,7 +355,7 @@ static int call_check(const struct call *c)
 /* ---- Random calls ---------------------------------------------------------------------------- */
 
 static const symcclFunc_t all_funcs[] = {symcclFuncBroadcast, symcclFuncReduce, symcclFuncAlltoAll,
-	symcclFuncGather, symcclFuncScatter};
+	symcclFuncGather, symcclFuncScatter, symcclFuncAlltoAllv, symcclFuncSendRecv};
 
 /* most: bytes of one rank's larger buffer. */
 static struct call random_call(symcclFunc_t func, uint64_t seed, size_t most)

@@ -15,6 +15,7 @@
 #define cpu_relax() sched_yield()
 #include "direct.cuh"
 #include "packets.cuh"
+#include "ring.cuh"
 #include "route.cuh"
 #undef cpu_relax
 #include "kernels.def"
@@ -74,23 +75,28 @@ void emulate_sync()
 
 /* ---- Kernels by name ------------------------------------------------------------------------- */
 
-typedef void (*kernel_fn)(const struct cuda_args);
+typedef void (*kernel_fn)(const void *args);
 
 #define ENTRY_ANY(elem, op) \
 	{"symccl_" ALGO_NAME "_" #elem "_" #op, \
-		[](const struct cuda_args a) { ALGO<elem, OP_##op, 0>(a); }},
+		[](const void *a) { ALGO<elem, OP_##op, 0>(*(const struct cuda_args *)a); }, \
+		sizeof(struct cuda_args)},
 #define ENTRY_FIXED(elem, op, n) \
 	{"symccl_" ALGO_NAME "_" #elem "_" #op "_" #n, \
-		[](const struct cuda_args a) { ALGO<elem, OP_##op, n>(a); }},
+		[](const void *a) { ALGO<elem, OP_##op, n>(*(const struct cuda_args *)a); }, \
+		sizeof(struct cuda_args)},
 #define ENTRIES_ANY(elem) CUDA_OPS(ENTRY_ANY, elem)
 #define ENTRIES_FIXED(n) CUDA_FIXED_ELEMS(ENTRY_FIXED, n)
 #define ENTRIES CUDA_ELEMS(ENTRIES_ANY) CUDA_FIXED_RANKS(ENTRIES_FIXED)
-#define ENTRY_MOVE(name, call) {"symccl_" name, [](const struct cuda_args a) { call(a); }},
+#define ENTRY_OF(type, name, call) \
+	{"symccl_" name, [](const void *a) { call(*(const struct type *)a); }, sizeof(struct type)},
+#define ENTRY_MOVE(name, call) ENTRY_OF(cuda_args, name, call)
 #define ENTRY_GATHER(n) ENTRY_MOVE("allgather_packet_" #n, allgather_packet<n>)
 
 static const struct kernel_entry {
 	const char *name;
 	kernel_fn fn;
+	size_t bytes; /* of its argument */
 } kernel_entries[] = {
 #define ALGO allreduce_oneshot
 #define ALGO_NAME "allreduce_oneshot"
@@ -118,19 +124,21 @@ static const struct kernel_entry {
 #undef ALGO
 #undef ALGO_NAME
 						CUDA_FIXED_RANKS(ENTRY_GATHER) ENTRY_MOVE(
-							"allgather_packet", allgather_packet<0>)
-							ENTRY_MOVE("allgather_direct",
-								allgather_direct)
-								ENTRY_MOVE("barrier", barrier)
-								ENTRY_MOVE("move_packet", move_packet)
-								ENTRY_MOVE("push_direct", push_direct)};
+							"allgather_packet",
+							allgather_packet<
+								0>) ENTRY_MOVE("allgather_direct",
+							allgather_direct) ENTRY_MOVE("barrier",
+							barrier) ENTRY_MOVE("move_packet",
+							move_packet) ENTRY_MOVE("push_direct",
+							push_direct) ENTRY_OF(cuda_messages,
+							"messages", messages)};
 enum { KERNEL_ENTRIES = sizeof(kernel_entries) / sizeof(kernel_entries[0]) };
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
 struct job {
 	kernel_fn fn;
-	struct cuda_args args;
+	void *args; /* the grid's */
 	uint32_t cta, ctas, thread;
 	struct cta_state *state;
 	pthread_t id;
@@ -149,20 +157,23 @@ static void *job_run(void *arg)
 }
 
 /* Start a grid; grid_join waits for it and frees it. NULL: no memory, no threads. */
-static struct job *grid_start(kernel_fn fn, const struct cuda_args *args, uint32_t ctas)
+static struct job *grid_start(const struct kernel_entry *k, const void *args, uint32_t ctas)
 {
 	uint32_t n = ctas * DEV_CTA_THREADS;
 	struct job *jobs = (struct job *)calloc(n, sizeof(*jobs));
+	void *copy = malloc(k->bytes);
 	struct cta_state *states = (struct cta_state *)calloc(ctas, sizeof(*states));
 	pthread_attr_t attr;
 
+	if (copy)
+		memcpy(copy, args, k->bytes);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, 1 << 20);
-	for (uint32_t i = 0; jobs && states && i < n; i++) {
+	for (uint32_t i = 0; jobs && states && copy && i < n; i++) {
 		struct job *j = &jobs[i];
 
-		j->fn = fn;
-		j->args = *args;
+		j->fn = k->fn;
+		j->args = copy;
 		j->cta = i / DEV_CTA_THREADS;
 		j->ctas = ctas;
 		j->thread = i % DEV_CTA_THREADS;
@@ -181,6 +192,7 @@ static void grid_join(struct job *jobs)
 
 	for (uint32_t i = 0; i < n; i++)
 		pthread_join(jobs[i].id, NULL);
+	free(jobs[0].args);
 	free(jobs[0].state);
 	free(jobs);
 }

@@ -68,7 +68,7 @@ void machine_launch(
 		printf("no kernel %s\n", kernel);
 		exit(1);
 	}
-	grids[ngrids++] = grid_start(kernel_entries[i].fn, args, (uint32_t)ctas);
+	grids[ngrids++] = grid_start(&kernel_entries[i], args, (uint32_t)ctas);
 }
 void machine_run()
 {

@@ -54,6 +54,102 @@ DEV_ASSERT(offsetof(struct cuda_args, watch) == 56);
 DEV_ASSERT(offsetof(struct cuda_args, in) == 88);
 DEV_ASSERT(offsetof(struct cuda_args, mode) == 144);
 
+/* ---- Messages between pairs of ranks ----------------------------------------------------------
+ *
+ * Each ordered pair has `channels` rings of RING_SLOTS packets, in the receiver's memory, and a
+ * line for each in the memory of both, at ctrl + ring.lines: lines first, [peer][channel], then the
+ * rings, [source][channel], then the signals. Zeroed at birth.
+ *
+ * A packet's flag is how often the ring has been filled, plus one; it has another flag each time
+ * its slot is used, so nothing is ever cleared. Positions are counted on the GPU, so graphs can be
+ * replayed. */
+#define RING_SLOTS 512
+#define RING_CHANNELS_MAX 256
+#define RING_CHANNEL_BYTES 1024       /* of a message: with less, fewer channels */
+#define RING_DIRECT_BYTES (32u << 10) /* from here on the receiver says where it could be stored \
+				       */
+#define SIGNALS_PER_RANK 8            /* SYMCCL_SIGNALS */
+
+struct ring_line {
+	/* This rank's own: packets it has sent to the peer and taken from it; offers it has taken
+	 * from the peer and made to it. */
+	uint64_t sent, got;
+	uint32_t taken, offered;
+	uint64_t pad0;
+	uint64_t credit; /* the peer's: packets it has taken */
+	uint64_t pad1[3];
+	uint64_t offer[4]; /* the peer's: two packets, where (or ~0: nowhere) and how many bytes */
+	uint64_t pad2[4];
+};
+DEV_ASSERT(sizeof(struct ring_line) == 128);
+DEV_ASSERT(offsetof(struct ring_line, offer) == 64);
+
+/* A rank's signals: those that have come, written by the source alone, and how many of them earlier
+ * waits took. */
+struct signal_words {
+	uint64_t come[SIGNALS_PER_RANK], taken[SIGNALS_PER_RANK];
+};
+
+struct ring_layout {
+	uint64_t lines, rings, signals; /* bytes from the control block on */
+	uint64_t end;
+	uint32_t channels, pad;
+};
+static inline struct ring_layout ring_layout(uint64_t from, uint32_t nranks, uint64_t room)
+{
+	uint64_t most = room / (16u * RING_SLOTS) / nranks;
+	struct ring_layout l;
+
+	l.channels = most < 1 ? 1 : most > RING_CHANNELS_MAX ? RING_CHANNELS_MAX : (uint32_t)most;
+	l.pad = 0;
+	l.lines = from;
+	l.rings = l.lines + (uint64_t)nranks * l.channels * sizeof(struct ring_line);
+	l.signals = l.rings + (uint64_t)nranks * l.channels * 16 * RING_SLOTS;
+	l.end = l.signals + nranks * sizeof(struct signal_words);
+	return l;
+}
+#ifdef __CUDACC__
+#define CUDA_BOTH static inline __host__ __device__
+#else
+#define CUDA_BOTH static inline
+#endif
+/* How many channels a message takes: both sides know without asking. */
+CUDA_BOTH uint32_t ring_channels(uint64_t bytes, uint32_t channels)
+{
+	uint64_t n = (bytes + RING_CHANNEL_BYTES - 1) / RING_CHANNEL_BYTES;
+
+	return n < 1 ? 1 : n < channels ? (uint32_t)n : channels;
+}
+
+struct cuda_message {
+	uint64_t at, bytes; /* this rank's own memory */
+	uint64_t offer; /* receiving: offset from its control block, the same to everybody; or ~0 */
+	uint32_t peer;
+	uint16_t recv; /* 0: a send */
+	uint16_t pair; /* which (peer, direction) of the list: 0, 1, ... */
+};
+/*
+ * Messages of one pair are in their order; all of the list in one order that both sides of each
+ * message know: by distance from sender to receiver, then by number. A warp works them off in that
+ * order. So the least one that is not done has both its sides at work, however the list is cut into
+ * kernels and spread over warps: no deadlock. With as many warps as pairs, no pair waits for
+ * another.
+ */
+#define CUDA_MESSAGES_MAX 96
+struct cuda_messages {
+	struct dev_team team;
+	struct dev_watch watch; /* hash is not looked at */
+	struct ring_layout ring;
+	uint32_t n, npairs;
+	struct cuda_message m[CUDA_MESSAGES_MAX];
+};
+DEV_ASSERT(sizeof(struct cuda_message) == 32);
+DEV_ASSERT(sizeof(struct cuda_messages) <= 4096); /* a kernel's arguments */
+
+/* In dev_record.code, beyond enum dev_dead: a message has another size than the peer expects;
+ * `epoch` is this side's size, hash and peer_hash are the low and high half of the peer's. */
+#define CUDA_DEAD_SIZES 16
+
 /* Kernels, by what they do: the row names in kernels.def. */
 enum cuda_algo {
 	CUDA_ALLREDUCE_ONESHOT, /* packets: everything to everybody */
@@ -66,6 +162,7 @@ enum cuda_algo {
 	CUDA_BARRIER,
 	CUDA_MOVE_PACKET, /* blocks from rank to rank */
 	CUDA_PUSH_DIRECT, /* blocks into the receivers' windows */
+	CUDA_MESSAGES,    /* struct cuda_messages */
 	CUDA_NUM_ALGOS
 };
 

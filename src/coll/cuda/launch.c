@@ -18,6 +18,7 @@ static const char *const algo_names[CUDA_NUM_ALGOS] = {
 	[CUDA_BARRIER] = "barrier",
 	[CUDA_MOVE_PACKET] = "move_packet",
 	[CUDA_PUSH_DIRECT] = "push_direct",
+	[CUDA_MESSAGES] = "messages",
 };
 
 enum elem {
@@ -174,8 +175,8 @@ symcclResult_t cuda_kernel_fits(CUfunction fn, int *per_sm)
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, int nctas,
-	int threads, int overlap, CUstream stream)
+static symcclResult_t launch(
+	CUfunction fn, const void *args, int nctas, int threads, int overlap, CUstream stream)
 {
 	CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
 		.value.programmaticStreamSerializationAllowed = 1};
@@ -194,4 +195,16 @@ symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, i
 	if (__builtin_expect(r != CUDA_SUCCESS, 0))
 		return cu_fail(r, "launching a collective's kernel with %d CTAs", nctas);
 	return symcclSuccess;
+}
+
+symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, int nctas,
+	int threads, int overlap, CUstream stream)
+{
+	return launch(fn, args, nctas, threads, overlap, stream);
+}
+
+symcclResult_t cuda_messages_launch(CUfunction fn, const struct cuda_messages *args, int nctas,
+	int threads, int overlap, CUstream stream)
+{
+	return launch(fn, args, nctas, threads, overlap, stream);
 }

@@ -12,9 +12,10 @@
 
 #ifdef __CUDACC__
 
-#define KERNEL(name) \
+#define KERNEL_OF(type, name) \
 	extern "C" __global__ void __launch_bounds__(CUDA_THREADS_MAX) \
-		name(const __grid_constant__ struct cuda_args args)
+		name(const __grid_constant__ struct type args)
+#define KERNEL(name) KERNEL_OF(cuda_args, name)
 #define INL __device__ __forceinline__ /* of a member */
 #define CTA_SHARED(type, name, n) __shared__ type name[n]
 
@@ -33,6 +34,31 @@ DEV uint32_t cta_thread()
 DEV uint32_t cta_threads()
 {
 	return blockDim.x;
+}
+/* A warp: who waits together. All of its lanes call warp_sync, warp_any. */
+DEV uint32_t warp_id()
+{
+	return (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+}
+DEV uint32_t warp_count()
+{
+	return gridDim.x * blockDim.x / 32;
+}
+DEV uint32_t warp_lane()
+{
+	return threadIdx.x % 32;
+}
+DEV uint32_t warp_lanes()
+{
+	return 32;
+}
+DEV void warp_sync()
+{
+	__syncwarp();
+}
+DEV int warp_any(int v)
+{
+	return __any_sync(~0u, v);
 }
 /* Nothing that needs these moves before here: what was loaded earlier stays in flight together. */
 DEV void settle(struct pair64 &v)
@@ -188,7 +214,6 @@ DEV uint32_t bf16_narrow_fast(float a)
 
 #else /* threads of a CPU */
 
-#define KERNEL(name) void name(const struct cuda_args args)
 #define INL inline
 #define CTA_SHARED(type, name, n) type *name = (type *)emulate_shared()
 
@@ -210,6 +235,31 @@ DEV uint32_t cta_thread()
 DEV uint32_t cta_threads()
 {
 	return DEV_CTA_THREADS;
+}
+/* A warp is a CTA. */
+DEV uint32_t warp_id()
+{
+	return emulate_cta();
+}
+DEV uint32_t warp_count()
+{
+	return emulate_ctas();
+}
+DEV uint32_t warp_lane()
+{
+	return emulate_thread();
+}
+DEV uint32_t warp_lanes()
+{
+	return DEV_CTA_THREADS;
+}
+DEV void warp_sync()
+{
+	emulate_sync();
+}
+DEV int warp_any(int v)
+{
+	return emulate_sync_or(v);
 }
 DEV void settle(struct pair64 &v)
 {

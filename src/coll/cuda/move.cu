@@ -1,6 +1,7 @@
 /* The kernels that do not reduce. */
 #include "direct.cuh"
 #include "packets.cuh"
+#include "ring.cuh"
 #include "route.cuh"
 #include "kernels.def"
 
@@ -30,4 +31,8 @@ KERNEL(symccl_move_packet)
 KERNEL(symccl_push_direct)
 {
 	push_direct(args);
+}
+KERNEL_OF(cuda_messages, symccl_messages)
+{
+	messages(args);
 }

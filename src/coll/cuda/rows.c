@@ -85,6 +85,12 @@ double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c)
 	       2 * (double)((size_t)bytes_of(c) / gpu_round_most(t, c->func));
 }
 
+/* Messages, stored where they go if that is a window. */
+double gpu_ring_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 6 + 0.4 * t->nranks + 1.2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+}
+
 /* Packets that a rank sends to each peer in one step. */
 static size_t sent_packs(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo)
 {
