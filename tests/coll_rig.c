@@ -275,7 +275,7 @@ static int reduce_verify(const struct rig *r, const struct coll_call *c, int in_
 	size_t mine = scatter ? (size_t)rank * c->count : 0, at;
 	char *send = c->send.ptr, *recv = c->recv.ptr;
 
-	at = periodic(recv, d->want, size, first + mine, c->count, 0);
+	at = recv ? periodic(recv, d->want, size, first + mine, c->count, 0) : c->count;
 	if (at < c->count) {
 		uint64_t got = 0, want = 0;
 
@@ -286,7 +286,7 @@ static int reduce_verify(const struct rig *r, const struct coll_call *c, int in_
 		return 1;
 	}
 	if (!guards_whole(send, sends * size) ||
-		(!in_place && !guards_whole(recv, c->count * size))) {
+		(!in_place && recv && !guards_whole(recv, c->count * size))) {
 		snprintf(why, whylen, "rank %d: wrote beyond a buffer", rank);
 		return 1;
 	}
@@ -316,17 +316,25 @@ int rig_reduce(const struct rig *r, struct coll_team *t, const struct rig_plain 
 		.op = d->op == RIG_PREMUL ? symcclSum : (symcclRedOp_t)d->op,
 		.has_factor = d->op == RIG_PREMUL,
 		.factor = d->op == RIG_PREMUL ? d->factor[t->rank] : 0};
+	int in_place = rc->in_place, takes = 1;
 	struct coll_plan plan;
 	symcclResult_t e;
 
 	reduce_buffers(r, t->rank, plain, rc, &c);
+	if (rc->func == symcclFuncReduce) {
+		c.root = rc->root;
+		takes = t->rank == c.root;
+		in_place = takes && in_place;
+	}
+	if (!takes)
+		c.recv = (struct coll_buf){0};
 	if (plan_for(t, &c, rc->algo, &plan, ran, why, whylen))
 		return 1;
 	if (!*ran)
 		return 0;
 	set_guards(c.send.ptr, sends * size);
 	periodic(c.send.ptr, d->input[t->rank], size, first, sends, 1);
-	if (!rc->in_place) {
+	if (!in_place && takes) {
 		set_guards(c.recv.ptr, rc->count * size);
 		poison(c.recv.ptr, rc->count * size);
 	}
@@ -335,7 +343,7 @@ int rig_reduce(const struct rig *r, struct coll_team *t, const struct rig_plain 
 		snprintf(why, whylen, "rank %d: %s: %s", t->rank, error_name(e), error_text());
 		return 1;
 	}
-	return reduce_verify(r, &c, rc->in_place, t->rank, d, first, why, whylen);
+	return reduce_verify(r, &c, in_place, t->rank, d, first, why, whylen);
 }
 
 /* ---- Many ------------------------------------------------------------------------------------ */

@@ -44,6 +44,7 @@ struct rig_call {
 	size_t send_at, recv_at; /* offsets, at least RIG_GUARD, any alignment */
 	int in_place;
 	symcclFunc_t func; /* of a reduction */
+	int root;          /* of a reduce */
 };
 #define RIG_GUARD 64
 
@@ -75,8 +76,8 @@ struct rig_data {
 int rig_data_open(struct rig_data *d, symcclDataType_t type, int op, int n, uint64_t seed);
 void rig_data_close(struct rig_data *d);
 
-/* As rig_allgather, for c->func AllReduce or ReduceScatter of d's type and operator: rank q's input
- * is d->input[q] from element seed % RIG_PERIOD on, over and over. */
+/* As rig_allgather, for c->func AllReduce, ReduceScatter or Reduce of d's type and operator: rank
+ * q's input is d->input[q] from element seed % RIG_PERIOD on, over and over. */
 int rig_reduce(const struct rig *r, struct coll_team *t, const struct rig_plain *plain,
 	const struct rig_call *c, const struct rig_data *d, uint64_t seed, int *ran, char *why,
 	size_t whylen);

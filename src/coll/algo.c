@@ -186,6 +186,20 @@ static double alltoall_read_cost(const struct coll_team *t, const struct coll_ca
 	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
 }
 
+static double reduce_ring_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return step_us(t) + (b > CTRL_SLOT_INLINE ? 0.05 + 1.4 * b * n / rate(t, 0) : 0);
+}
+
+static double reduce_direct_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double b = block_bytes(c), n = t->nranks;
+
+	return 2 * step_us(t) + 0.05 + 1.5 * b / rate(t, b * n / 4);
+}
+
 /* Not compared with anything: how a message travels its two ranks find out. */
 static double messages_cost(const struct coll_team *t, const struct coll_call *c)
 {
@@ -241,11 +255,16 @@ static const struct coll_algo table[] = {
 	HOST(symcclFuncAlltoAll, "alltoall/push", COLL_NEED_RECV_WINDOW, any_size, alltoall_push_cost, alltoall_push),
 	HOST(symcclFuncAlltoAll, "alltoall/pull", COLL_NEED_SEND_WINDOW, any_size, alltoall_pull_cost, alltoall_pull),
 	HOST(symcclFuncAlltoAll, "alltoall/read", COLL_NEED_READABLE, any_size, alltoall_read_cost, alltoall_read),
+	HOST(symcclFuncReduce, "reduce/ring", COLL_ONE_WORKER, any_size, reduce_ring_cost, reduce_ring),
+	HOST(symcclFuncReduce, "reduce/direct", COLL_NEED_SEND_WINDOW, any_size, reduce_direct_cost, reduce_direct),
 	HOST(symcclFuncBroadcast, "broadcast/ring", COLL_ONE_WORKER, any_size, messages_cost, broadcast_ring),
 	HOST(symcclFuncGather, "gather/ring", COLL_ONE_WORKER, any_size, messages_cost, gather_ring),
 	HOST(symcclFuncScatter, "scatter/ring", COLL_ONE_WORKER, any_size, messages_cost, scatter_ring),
 	HOST(symcclFuncSendRecv, "sendrecv/ring", COLL_ONE_WORKER, any_size, messages_cost, messages_listed),
 	HOST(symcclFuncAlltoAllv, "alltoallv/ring", COLL_ONE_WORKER, any_size, messages_cost, messages_listed),
+	HOST(symcclFuncPutSignal, "putsignal/store", COLL_ONE_WORKER, any_size, messages_cost, put_signal),
+	HOST(symcclFuncSignal, "signal/store", COLL_ONE_WORKER, any_size, messages_cost, put_signal),
+	HOST(symcclFuncWaitSignal, "waitsignal/flags", COLL_ONE_WORKER, any_size, messages_cost, wait_signal),
 
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),

@@ -12,8 +12,9 @@
 
 TestSuite(coll_allreduce, .timeout = 100);
 
-enum { FUNCS = 2, SPAN = 600000 }; /* bytes of the largest buffer of the matrix */
-static const symcclFunc_t funcs[FUNCS] = {symcclFuncAllReduce, symcclFuncReduceScatter};
+enum { FUNCS = 3, SPAN = 600000 }; /* bytes of the largest buffer of the matrix */
+static const symcclFunc_t funcs[FUNCS] = {
+	symcclFuncAllReduce, symcclFuncReduceScatter, symcclFuncReduce};
 
 struct job {
 	struct rig rig;
@@ -87,6 +88,7 @@ static int vary(const struct job *j, struct coll_team *t, const struct rig_plain
 			size_t unit = k / kinds == 0 ? 64 : k / kinds == 1 ? size : 1;
 			struct rig_call c = {.algo = a->name,
 				.func = a->func,
+				.root = (int)((s >> 24) % (uint64_t)j->rig.n),
 				.count = MIN(bytes, SPAN / parts) / size + (size_t)(k / kinds == 2),
 				.send = (enum rig_memory)(k / 2 % RIG_MEMORIES),
 				.recv = (enum rig_memory)(k / 2 / RIG_MEMORIES % RIG_MEMORIES),
@@ -96,7 +98,7 @@ static int vary(const struct job *j, struct coll_team *t, const struct rig_plain
 
 			if (c.in_place && c.send != c.recv)
 				continue;
-			if (!j->full && (s >> 16) % 24 != 0)
+			if (!j->full && (s >> 16) % (a->func == symcclFuncReduce ? 48 : 24) != 0)
 				continue;
 			/* An algorithm on windows takes nothing else. */
 			if (!j->full && (a->needs & COLL_NEED_SEND_WINDOW))
@@ -211,6 +213,7 @@ static int streaming(int rank, int n, void *arg)
 		uint64_t s = mix64(j->seed, i);
 		struct rig_call c = {.algo = a->name,
 			.func = a->func,
+			.root = (int)((s >> 24) % (uint64_t)n),
 			.count = ((size_t)3 << 20) / coll_type_size(j->data.type) - s % 64,
 			.send = RIG_SYMMETRIC,
 			.recv = RIG_SYMMETRIC,
@@ -218,8 +221,7 @@ static int streaming(int rank, int n, void *arg)
 			.recv_at = RIG_GUARD + (i & 1 ? (s >> 16) % 64 : 0),
 			.in_place = i & 2 ? 1 : 0};
 
-		if ((a->func != symcclFuncAllReduce && a->func != symcclFuncReduceScatter) ||
-			a->gpu)
+		if (!coll_reduces(a->func) || a->gpu)
 			continue;
 		if (a->func == symcclFuncReduceScatter)
 			c.count /= (size_t)n;

@@ -29,6 +29,10 @@ HOST_KERNEL(messages_listed);
 HOST_KERNEL(broadcast_ring);
 HOST_KERNEL(gather_ring);
 HOST_KERNEL(scatter_ring);
+HOST_KERNEL(reduce_ring);
+HOST_KERNEL(reduce_direct);
+HOST_KERNEL(put_signal);
+HOST_KERNEL(wait_signal);
 
 /* Worker cta's share [*from, *from + *len) of n bytes, in whole cache lines. */
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)

@@ -43,38 +43,15 @@ struct engine {
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 
-/* Where this rank's buffer lies for the peer. */
-static struct place place_for(
-	const struct coll_team *t, int peer, const struct coll_buf *b, size_t n)
-{
-	struct place there = {PLACE_ADDRESS, (uint64_t)(uintptr_t)b->ptr};
-	size_t off;
-
-	if (t->pid != NULL && t->pid[peer] == 0)
-		return there;
-	if (b->peers != NULL && b->stride == t->stride) {
-		off = (size_t)(coll_peer(b, t->rank) - ring_region(t, t->rank, 0));
-		if (off < t->stride && n <= t->stride - off)
-			return (struct place){PLACE_SPACE, off};
-	}
-	if (!t->readable)
-		there.kind = PLACE_NONE;
-	return there;
-}
-
 /* Copy the next piece between this rank's buffer and the peer's. */
 static symcclResult_t move(const struct engine *g, struct message *m)
 {
 	const struct coll_team *t = g->t;
 	int peer = m->x->peer, stream = m->x->bytes >= COPY_STREAM_FROM / 2;
 	size_t n = MIN(m->end - m->at, PIECE);
-	char *own = (char *)m->x->buf.ptr + m->at, *other;
+	char *own = (char *)m->x->buf.ptr + m->at;
+	char *other = ring_place_here(t, peer, &m->place) + m->at;
 
-	if (m->place.kind == PLACE_SPACE)
-		other = ring_region(t, peer, m->place.addr);
-	else
-		other = (char *)(uintptr_t)m->place.addr;
-	other += m->at;
 	m->at += n;
 	if (m->place.kind == PLACE_ADDRESS && t->pid[peer] != 0)
 		return m->x->recv ? peer_read(t, peer, own, other, n, stream)
@@ -116,7 +93,7 @@ static int send_packets(const struct engine *g, struct message *m)
 static int ask(const struct engine *g, struct message *m)
 {
 	int peer = m->x->peer;
-	struct place own = place_for(g->t, peer, &m->x->buf, m->x->bytes);
+	struct place own = ring_place(g->t, peer, &m->x->buf, m->x->bytes);
 
 	if (!ring_room(g->t, peer))
 		return 0;
@@ -222,7 +199,7 @@ static void answer(const struct engine *g, struct message *m, const struct slot 
 {
 	const struct coll_team *t = g->t;
 	int peer = m->x->peer;
-	struct place own = place_for(t, peer, &m->x->buf, m->x->bytes);
+	struct place own = ring_place(t, peer, &m->x->buf, m->x->bytes);
 	struct ring_answer *a = ring_answer(t, peer, t->rank);
 	size_t part = m->x->bytes / 256 * g->share & ~(size_t)4095;
 

@@ -20,6 +20,30 @@ uint32_t ring_call_hash(const struct coll_team *t, const struct coll_call *c, ui
 	return c->func == symcclFuncSendRecv ? hash : ring_tag(hash, epoch);
 }
 
+size_t ring_place_in_space(const struct coll_team *t, const struct coll_buf *b, size_t n)
+{
+	size_t off;
+
+	if (b->peers == NULL || b->stride != t->stride)
+		return SIZE_MAX;
+	off = (size_t)(coll_peer(b, t->rank) - ring_region(t, t->rank, 0));
+	return off < t->stride && n <= t->stride - off ? off : SIZE_MAX;
+}
+
+struct place ring_place(const struct coll_team *t, int peer, const struct coll_buf *b, size_t n)
+{
+	struct place there = {PLACE_ADDRESS, (uint64_t)(uintptr_t)b->ptr};
+	size_t off = ring_place_in_space(t, b, n);
+
+	if (t->pid != NULL && t->pid[peer] == 0)
+		return there;
+	if (off != SIZE_MAX)
+		return (struct place){PLACE_SPACE, off};
+	if (!t->readable)
+		there.kind = PLACE_NONE;
+	return there;
+}
+
 static void own_text(const struct coll_call *c, char *out, size_t n)
 {
 	struct slot own = {0};
@@ -94,7 +118,7 @@ symcclResult_t ring_timeout(const struct coll_team *t, const struct coll_call *c
 }
 
 symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, int peer,
-	int (*ready)(const struct coll_team *t, int peer, uint64_t arg), uint64_t arg)
+	int (*ready)(const struct coll_team *t, int peer, const void *arg), const void *arg)
 {
 	const uint32_t *bell = &ctrl_head(t, t->rank)->bell;
 	struct waiting w = {0};

@@ -211,9 +211,19 @@ symcclResult_t ring_passed_by(
 	const struct coll_team *t, const struct coll_call *c, int peer, const struct slot *step);
 symcclResult_t ring_timeout(const struct coll_team *t, const struct coll_call *c, int peer);
 
+/* Where n bytes of this rank's lie for the peer; in the second form the offset from its control
+ * block, SIZE_MAX when they lie in no window of that range. */
+struct place ring_place(const struct coll_team *t, int peer, const struct coll_buf *b, size_t n);
+size_t ring_place_in_space(const struct coll_team *t, const struct coll_buf *b, size_t n);
+/* The address of a peer's place, or the one in its process. */
+static inline char *ring_place_here(const struct coll_team *t, int peer, const struct place *p)
+{
+	return p->kind == PLACE_SPACE ? ring_region(t, peer, p->addr) : (char *)(uintptr_t)p->addr;
+}
+
 /* One wait for one peer, for rows that have their own order of packets. *ready says whether what
  * it awaits is there. */
 symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, int peer,
-	int (*ready)(const struct coll_team *t, int peer, uint64_t arg), uint64_t arg);
+	int (*ready)(const struct coll_team *t, int peer, const void *arg), const void *arg);
 
 #endif
