@@ -15,7 +15,8 @@
  * One per rank, at the same offset of each rank's slot: ctrl(r) = team->ctrl + r * team->stride.
  * Zeroed at birth. Regions, in order (offsets in struct ctrl_layout, all multiples of 128):
  *
- *   head     this rank's own words: epoch per CTA (64 bit), waiters (on a line of its own)
+ *   head     this rank's own words: epoch per CTA (64 bit), waiters (on a line of its own), what it
+ *            is doing
  *   slots    [cta][parity][source rank]: 128-byte slots, written by `source` only
  *   stage    [cta][parity][rank]: stage_bytes each, bulk payload of packets
  *   bulk     [cta][parity]: bulk_bytes each, written by one rank, read by the others (scratch for

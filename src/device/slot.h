@@ -16,10 +16,11 @@
 #include "coll/coll.h"
 #include "device/port.h"
 
-/* What the sender is doing, for the sentence when two ranks do not make the same call. Written with
- * every step, read only then: the line stays in the writer's cache. */
+/* What a rank is doing, for the sentence when two do not make the same call, read only then. Steps
+ * have it in the head of the rank's own block: in the slot it would be a second line to fetch. */
 struct slot_call {
-	uint8_t func, type, op, algo;
+	uint32_t hash; /* of a step's call, to see whether it changes */
+	uint8_t func, type, op;
 	int32_t root;
 	uint64_t count;
 	uint32_t window[2]; /* symmetric windows of send and recv */
@@ -29,7 +30,7 @@ struct slot_call {
 struct slot {
 	uint64_t flag;
 	unsigned char data[CTRL_SLOT_INLINE];
-	struct slot_call call;
+	struct slot_call call; /* of a ring's packet */
 	unsigned char pad[64 - sizeof(struct slot_call)];
 };
 _Static_assert(sizeof(struct slot) == CTRL_SLOT_BYTES, "a slot is two lines");
@@ -42,7 +43,10 @@ struct ctrl_head {
 	unsigned char pad[60];
 	uint32_t bell; /* rung by who sees waiters and has put something into a ring */
 	unsigned char pad2[60];
+	struct slot_call call[CTRL_CTAS_MAX]
+			     [2]; /* by the epoch's parity: no peer is further ahead */
 };
+_Static_assert(sizeof(struct ctrl_head) % 128 == 0, "regions begin at pairs of lines");
 
 #define SLOT_HASH_GOODBYE 0xffffffffu
 
@@ -106,25 +110,30 @@ static inline char *step_bulk(const struct step *s, int writer)
 	return s->team->ctrl + (size_t)owner * s->team->stride + l->bulk + i * l->bulk_bytes;
 }
 
+/* coll/host/wait.c: the rare halves. */
+symcclResult_t slot_wait(const struct step *s, int peer, const struct slot *slot);
+void slot_wake(struct slot *slot);
+void slot_describe(struct slot_call *call, const struct coll_call *c, uint32_t hash);
+void slot_call_text(const struct slot_call *c, char *out, size_t n);
+
 static inline void step_begin(struct step *s)
 {
-	uint64_t e = ctrl_head(s->team, s->team->rank)->epoch[s->cta] + 1;
+	struct ctrl_head *head = ctrl_head(s->team, s->team->rank);
+	uint64_t e = head->epoch[s->cta] + 1;
+	struct slot_call *call;
 
 	if (__builtin_expect((uint32_t)e == 0, 0))
 		e += 2;
 	s->epoch = e;
+	call = &head->call[s->cta][e & 1];
+	if (call->hash != s->hash)
+		slot_describe(call, s->call, s->hash);
 }
 
 static inline void step_end(const struct step *s)
 {
 	ctrl_head(s->team, s->team->rank)->epoch[s->cta] = s->epoch;
 }
-
-/* coll/host/wait.c: the rare halves. */
-symcclResult_t slot_wait(const struct step *s, int peer, const struct slot *slot);
-void slot_wake(struct slot *slot);
-void slot_describe(struct slot *slot, const struct coll_call *c);
-void slot_call_text(const struct slot_call *c, char *out, size_t n);
 
 /* A wait under way: spins, then yields, then sleeps. Zero at its start and whenever something has
  * come. */
@@ -151,7 +160,6 @@ static inline void step_post(const struct step *s, int peer, const void *data, s
 
 	if (n)
 		memcpy(slot->data, data, n);
-	slot_describe(slot, s->call);
 	store_release64(&slot->flag, (s->epoch & 0xffffffffu) << 32 | s->hash);
 	if (__builtin_expect(load_relaxed32(&ctrl_head(s->team, peer)->waiters) != 0, 0))
 		slot_wake(slot);

@@ -25,6 +25,29 @@ static inline void store_lines(void *dst, const void *src, size_t bytes)
 
 #define LANE __m512i
 #define CHUNK 128
+#define PARTS
+static inline __mmask64 first_bytes(size_t n)
+{
+	return n < 64 ? ((__mmask64)1 << n) - 1 : ~(__mmask64)0;
+}
+static inline void part_load(void *to, const void *from, size_t bytes)
+{
+	const char *s = from;
+	__mmask64 rest = bytes > 64 ? first_bytes(bytes - 64) : 0;
+
+	_mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(first_bytes(bytes), s));
+	_mm512_storeu_si512((char *)to + 64, _mm512_maskz_loadu_epi8(rest, s + 64));
+}
+static inline void part_store(void *to, const void *from, size_t bytes)
+{
+	const char *s = from;
+	char *d = to;
+
+	_mm512_mask_storeu_epi8(d, first_bytes(bytes), _mm512_loadu_si512(s));
+	if (bytes > 64)
+		_mm512_mask_storeu_epi8(
+			d + 64, first_bytes(bytes - 64), _mm512_loadu_si512(s + 64));
+}
 #define WIDE 16
 static inline __m512 f32_load(const void *p)
 {

@@ -98,7 +98,8 @@ symcclResult_t ring_passed_by(
 		return fail(symcclInvalidUsage,
 			"rank %d waits in %s for rank %d, which has destroyed the communicator",
 			t->rank, mine, peer);
-	slot_call_text(&step->call, theirs, sizeof(theirs));
+	slot_call_text(&ctrl_head(t, peer)->call[0][load_relaxed64(&step->flag) >> 32 & 1], theirs,
+		sizeof(theirs));
 	return fail(symcclInvalidUsage,
 		"rank %d waits in %s for rank %d, which has gone on to %s: all ranks must make the "
 		"same calls in the same order",

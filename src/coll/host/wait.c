@@ -30,11 +30,12 @@ void slot_wake(struct slot *slot)
 	waiting_wake(slot_epoch_word(slot));
 }
 
-void slot_describe(struct slot *slot, const struct coll_call *c)
+void slot_describe(struct slot_call *call, const struct coll_call *c, uint32_t hash)
 {
 	if (c == NULL)
 		return;
-	slot->call = (struct slot_call){.func = (uint8_t)c->func,
+	*call = (struct slot_call){.hash = hash,
+		.func = (uint8_t)c->func,
 		.type = (uint8_t)c->type,
 		.op = (uint8_t)(c->has_factor ? symcclNumOps : c->op),
 		.root = c->root,
@@ -77,19 +78,19 @@ void slot_call_text(const struct slot_call *c, char *out, size_t n)
 		(unsigned long long)(c->window[1] ? c->offset[1] : 0));
 }
 
-static symcclResult_t differs(
-	const struct step *s, int peer, const struct slot *slot, uint32_t hash)
+static symcclResult_t differs(const struct step *s, int peer, uint32_t hash)
 {
-	struct slot own = {0};
+	struct slot_call own = {0};
 	char mine[128], theirs[128];
 
 	if (hash == SLOT_HASH_GOODBYE)
 		return fail(symcclInvalidUsage,
 			"rank %d waits for rank %d, which has destroyed the communicator",
 			s->team->rank, peer);
-	slot_describe(&own, s->call);
-	slot_call_text(&own.call, mine, sizeof(mine));
-	slot_call_text(&slot->call, theirs, sizeof(theirs));
+	slot_describe(&own, s->call, s->hash);
+	slot_call_text(&own, mine, sizeof(mine));
+	slot_call_text(
+		&ctrl_head(s->team, peer)->call[s->cta][s->epoch & 1], theirs, sizeof(theirs));
 	if (strcmp(mine, theirs) == 0)
 		return fail(symcclInvalidUsage,
 			"rank %d and rank %d both call %s, but by different algorithms: all ranks "
@@ -123,7 +124,7 @@ static int arrived(const struct step *s, int peer, const struct slot *slot, symc
 	if (ahead > 0)
 		*e = out_of_step(s, peer, ahead);
 	else
-		*e = (uint32_t)v == s->hash ? symcclSuccess : differs(s, peer, slot, (uint32_t)v);
+		*e = (uint32_t)v == s->hash ? symcclSuccess : differs(s, peer, (uint32_t)v);
 	return 1;
 }
 
