@@ -66,7 +66,7 @@ help:
 	@echo '  check             install what is missing, build, run the whole suite'
 	@echo '  check-full soak   the same with every case; the long random ones'
 	@echo '  check-tests       unit, ranks and stress tests only (check-unit check-ranks check-stress)'
-	@echo '  check-headers check-symbols check-format check-docs'
+	@echo '  check-headers check-symbols check-format check-docs check-nccl'
 	@echo '  man install uninstall clean setup'
 
 ifneq ($(filter-out $(FRONT),$(or $(MAKECMDGOALS),all)),)
@@ -163,6 +163,7 @@ $(O)/obj/%.o: $(S)%.c $(O)/obj/flags
 	$(Q)$(CC) $(FLAGS) $(INCLUDES) $(OBJ_FLAGS) -MMD -MP -c -o $@ $<
 
 include $(S)src/coll/cuda/rules.mk
+include $(S)src/shim/rules.mk
 
 TUNE_OBJ := $(call objs,$(wildcard $(S)tools/tune/*.c))
 $(O)/obj/perf/%.o $(O)/obj/tools/%.o: OBJ_FLAGS := -I$(S)perf
@@ -328,6 +329,9 @@ install: all man $(O)/symccl.pc
 	install -m 755 $(TOOLS) $(DESTDIR)$(bindir)
 	install -m 755 $(O)/lib/$(SONAME) $(DESTDIR)$(libdir)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libsymccl.so
+	install -d $(DESTDIR)$(libdir)/symccl
+	install -m 755 $(NCCL_LIB) $(NCCL_AUDIT) $(DESTDIR)$(libdir)/symccl
+	install -m 755 $(NCCL_RUN) $(DESTDIR)$(bindir)
 	install -m 644 $(wildcard $(S)include/*.h) $(DESTDIR)$(includedir)
 	install -m 644 $(DEVICE_HEADERS) $(DESTDIR)$(includedir)/symccl_device
 	install -m 644 $(O)/symccl.pc $(DESTDIR)$(libdir)/pkgconfig
@@ -341,7 +345,8 @@ uninstall:
 		$(patsubst $(S)include/%,$(DESTDIR)$(includedir)/%,$(wildcard $(S)include/*.h)) \
 		$(DEVICE_HEADERS:$(S)src/device/%=$(DESTDIR)$(includedir)/symccl_device/%) \
 		$(DESTDIR)$(mandir)/man7/symccl.7 $(DESTDIR)$(mandir)/man3/symccl.3 \
-		$(functions:%=$(DESTDIR)$(mandir)/man3/%.3)
+		$(functions:%=$(DESTDIR)$(mandir)/man3/%.3) $(DESTDIR)$(bindir)/symccl-run \
+		$(DESTDIR)$(libdir)/symccl/libnccl.so.2 $(DESTDIR)$(libdir)/symccl/symccl-audit.so
 
 .PHONY: all tests FORCE check-headers check-symbols check-docs check-unit check-ranks check-stress check-tests \
 	run-check man install uninstall

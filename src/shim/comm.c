@@ -18,11 +18,8 @@ SAME(ncclNumOps, symcclNumOps);
 SAME(ncclScalarHostImmediate, symcclScalarHostImmediate);
 SAME(NCCL_SPLIT_NOCOLOR, SYMCCL_SPLIT_NOCOLOR);
 SAME(NCCL_SHRINK_ABORT, SYMCCL_SHRINK_ABORT);
-SAME(NCCL_SUSPEND_MEM, SYMCCL_SUSPEND_MEM);
-SAME(ncclStatGpuMemTotal, symcclStatMemTotal);
 SAME(sizeof(ncclUniqueId), sizeof(symcclUniqueId));
 SAME(sizeof(ncclWaitSignalDesc_t), sizeof(symcclWaitSignalDesc_t));
-SAME(sizeof(ncclSimInfo_t), sizeof(symcclSimInfo_t));
 
 /* ---- Results --------------------------------------------------------------------------------- */
 
@@ -191,21 +188,29 @@ SHIM(ncclResult_t, ncclCommInitRankScalable, ncclComm_t *newcomm, int nranks, in
 
 SHIM(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *devlist)
 {
+	const int *devices = devlist;
 	symcclComm_t *made;
 	struct ncclComm **w;
+	int *first;
 	ncclResult_t e = ncclSuccess;
 
 	if (comm == NULL || ndev < 1)
 		return shim_fail(
 			ncclInvalidArgument, "%s", comm ? "ndev is below 1" : "comm is NULL");
 	made = calloc((size_t)ndev, sizeof(*made));
+	first = calloc((size_t)ndev, sizeof(*first));
 	w = calloc((size_t)ndev, sizeof(*w));
-	for (int i = 0; made != NULL && w != NULL && i < ndev && e == ncclSuccess; i++)
+	/* Without a list NCCL means the first GPUs, whatever context the thread has. */
+	for (int i = 0; first != NULL && i < ndev; i++)
+		first[i] = i;
+	if (devlist == NULL && shim_device() == symcclDeviceCuda)
+		devices = first;
+	for (int i = 0; made && w && first && i < ndev && e == ncclSuccess; i++)
 		e = comm_new(&comm[i], &w[i]);
-	if (made == NULL || w == NULL)
+	if (made == NULL || w == NULL || first == NULL)
 		e = shim_fail(ncclSystemError, "out of memory for %d communicators", ndev);
 	if (e == ncclSuccess)
-		e = shim_result(symcclCommInitAll(made, ndev, devlist));
+		e = shim_result(symcclCommInitAll(made, ndev, devices));
 	for (int i = 0; w != NULL && i < ndev; i++) {
 		if (e == ncclSuccess) {
 			w[i]->c = made[i];
@@ -215,6 +220,7 @@ SHIM(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *devli
 		}
 	}
 	free(made);
+	free(first);
 	free(w);
 	return e;
 }
@@ -256,24 +262,15 @@ SHIM(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int e
 
 SHIM(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId *uniqueId)
 {
-	SHIM_COMM(comm, c);
-	return shim_result(symcclCommGetUniqueId(c, (symcclUniqueId *)uniqueId));
+	(void)comm, (void)uniqueId;
+	return shim_refuse("ncclCommGetUniqueId");
 }
 
 SHIM(ncclResult_t, ncclCommGrow, ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId,
 	int rank, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-	symcclComm_t parent = NULL;
-	symcclConfig_t c;
-	struct ncclComm *w;
-
-	if (comm != NULL)
-		SHIM_TRY(shim_comm(comm, &parent));
-	SHIM_TRY(config_read(config, &c));
-	SHIM_TRY(comm_new(newcomm, &w));
-	return comm_made(newcomm, w,
-		symcclCommGrow(parent, nRanks, (const symcclUniqueId *)uniqueId, rank, &w->c,
-			config || !comm ? &c : NULL));
+	(void)comm, (void)nRanks, (void)uniqueId, (void)rank, (void)newcomm, (void)config;
+	return shim_refuse("ncclCommGrow");
 }
 
 /* ---- Ending ---------------------------------------------------------------------------------- */
@@ -321,14 +318,14 @@ SHIM(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags)
 
 SHIM(ncclResult_t, ncclCommSuspend, ncclComm_t comm, int flags)
 {
-	SHIM_COMM(comm, c);
-	return shim_result(symcclCommSuspend(c, flags));
+	(void)comm, (void)flags;
+	return shim_refuse("ncclCommSuspend");
 }
 
 SHIM(ncclResult_t, ncclCommResume, ncclComm_t comm)
 {
-	SHIM_COMM(comm, c);
-	return shim_result(symcclCommResume(c));
+	(void)comm;
+	return shim_refuse("ncclCommResume");
 }
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
@@ -367,8 +364,8 @@ SHIM(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int *device)
 
 SHIM(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
 {
-	SHIM_COMM(comm, c);
-	return shim_result(symcclCommMemStats(c, (symcclCommMemStat_t)stat, value));
+	(void)comm, (void)stat, (void)value;
+	return shim_refuse("ncclCommMemStats");
 }
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
@@ -385,14 +382,6 @@ SHIM(ncclResult_t, ncclGroupEnd, void)
 
 SHIM(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *simInfo)
 {
-	symcclSimInfo_t info = SYMCCL_SIM_INFO_INITIALIZER;
-	symcclResult_t e;
-
-	if (simInfo != NULL && (simInfo->magic != info.magic || simInfo->size < sizeof(*simInfo)))
-		return shim_fail(ncclInvalidArgument,
-			"simInfo was not filled with NCCL_SIM_INFO_INITIALIZER");
-	e = symcclGroupSimulateEnd(&info);
-	if (e == symcclSuccess && simInfo != NULL)
-		simInfo->estimatedTime = info.estimatedTime;
-	return shim_result(e);
+	(void)simInfo;
+	return shim_refuse("ncclGroupSimulateEnd");
 }

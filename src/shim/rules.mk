@@ -6,10 +6,10 @@ NCCL_AUDIT := $(NCCL_DIR)/symccl-audit.so
 NCCL_RUN := $(O)/bin/symccl-run
 NCCL_OBJ := $(call objs,$(wildcard $(S)src/shim/*.c))
 NCCL_TESTS := $(addprefix $(O)/tests/nccl/,abi calls loader linked foreign/libnccl.so.2)
-# NVIDIA's header where there is one: NCCL_INCLUDE=DIR says where else to look.
-NCCL_INCLUDE ?= $(patsubst %/nccl.h,%,$(firstword $(wildcard /usr/include/nccl.h \
-	/usr/local/cuda/include/nccl.h)))
-nccl_real = $(if $(NCCL_INCLUDE),-isystem $(NCCL_INCLUDE) -isystem $(NVCC:%/bin/nvcc=%/include))
+# NVIDIA's header where it is new enough to have every call; NCCL_INCLUDE=DIR says where to look.
+NCCL_INCLUDE ?= /usr/include
+nccl_real := $(if $(NVCC),$(if $(shell grep -ls ncclParamBind $(NCCL_INCLUDE)/nccl.h), \
+	-isystem $(NCCL_INCLUDE) -isystem $(NVCC:%/bin/nvcc=%/include)))
 
 all: $(NCCL_LIB) $(NCCL_AUDIT) $(NCCL_RUN)
 tests: $(NCCL_TESTS)
@@ -36,7 +36,7 @@ $(O)/obj/tests/nccl/abi_own.o: $(S)tests/nccl/abi.c $(O)/obj/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(FLAGS) $(INCLUDES) -I$(S)src/shim -MMD -MP -c -o $@ $<
 nccl_linked = -L$(NCCL_DIR) -l:libnccl.so.2 -Wl,-rpath,'$$ORIGIN/../../lib/symccl'
-$(O)/tests/nccl/calls: $(O)/obj/tests/nccl/calls.o $(O)/obj/tests/oracle.o $(NCCL_LIB)
+$(O)/tests/nccl/calls: $(O)/obj/tests/nccl/calls.o $(O)/obj/tests/oracle.o $(O)/obj/tests/mem.o $(NCCL_LIB)
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(nccl_linked) -lm
