@@ -26,9 +26,9 @@ struct symcclWindow {
 
 /* A pre-multiplied sum. */
 struct redop {
-	int used;
+	int used; /* 0: free; else the calls' has_factor */
 	symcclDataType_t type;
-	uint64_t factor;
+	uint64_t factor; /* likewise */
 };
 
 /* How often this rank has met with a part of the ranks, for one purpose (life.c). */

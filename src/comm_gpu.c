@@ -317,12 +317,12 @@ static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 {
 	struct comm_gpu *g = comm->gpu;
 	enum cuda_algo algo = (enum cuda_algo)(plan->algo->gpu - 1);
-	struct cuda_args a = {
-		.team = g->team, .watch = g->watch, .count = c->count, .factor = c->factor};
+	struct cuda_args a = {.team = g->team, .watch = g->watch, .count = c->count};
 	uint32_t mode = 0;
 	CUfunction fn = cuda_kernel_pick(g->kernels, algo, c->type,
 		c->has_factor ? (int)CUDA_OP_PREMUL : (int)c->op, (uint32_t)comm->nranks, &mode);
 
+	gpu_factor(&a, c);
 	a.mode = mode;
 	a.watch.hash = plan->hash;
 	/* Windows through the space only, the rest by its own address. */

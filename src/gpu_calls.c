@@ -22,13 +22,13 @@ static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
 	int blocks_in = c->func == symcclFuncAlltoAll || c->func == symcclFuncScatter;
 	int blocks_out = c->func == symcclFuncAlltoAll || c->func == symcclFuncGather;
 	size_t es = coll_type_size(c->type), most = gpu_round_most(&comm->team, c->func) / es;
-	struct cuda_args a = {
-		.team = g->team, .watch = g->watch, .factor = c->factor, .root = (uint32_t)c->root};
+	struct cuda_args a = {.team = g->team, .watch = g->watch, .root = (uint32_t)c->root};
 	struct coll_call part = *c;
 	uint32_t mode = 0;
 	CUfunction fn = cuda_kernel_pick(g->kernels, algo, c->type,
 		c->has_factor ? (int)CUDA_OP_PREMUL : (int)c->op, (uint32_t)comm->nranks, &mode);
 
+	gpu_factor(&a, c);
 	a.watch.hash = plan->hash;
 	a.mode = mode | call_mode(c->func);
 	if (direct)
@@ -60,6 +60,9 @@ static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
 symcclResult_t gpu_call_run(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, int overlap, CUstream stream)
 {
+	if (c->func == symcclFuncPutSignal || c->func == symcclFuncSignal ||
+		c->func == symcclFuncWaitSignal)
+		return gpu_signals_run(comm, c, overlap, stream);
 	if (plan->algo->gpu == GPU_ROW(CUDA_MESSAGES))
 		return gpu_messages_run(comm, c, overlap, stream);
 	return run_blocks(comm, c, plan, overlap, stream);

@@ -126,7 +126,7 @@ static symcclResult_t launch_some(
 	}
 	warps = MIN(most * a.npairs, ctas * (CUDA_THREADS_MAX / 32));
 	each = (warps + ctas - 1) / ctas;
-	return cuda_messages_launch(
+	return cuda_list_launch(
 		fn, &a, (int)((warps + each - 1) / each), (int)each * 32, overlap, stream);
 }
 

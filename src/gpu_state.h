@@ -30,6 +30,18 @@ symcclResult_t gpu_call_run(symcclComm_t comm, const struct coll_call *c,
 symcclResult_t gpu_messages_run(
 	symcclComm_t comm, const struct coll_call *c, int overlap, CUstream stream);
 
+/* Puts, signals and waits for them. */
+symcclResult_t gpu_signals_run(
+	symcclComm_t comm, const struct coll_call *c, int overlap, CUstream stream);
+
+/* The factor of a pre-multiplied sum, or where it will be. */
+static inline void gpu_factor(struct cuda_args *a, const struct coll_call *c)
+{
+	if (c->has_factor == 2)
+		a->factor_at = c->factor;
+	else
+		a->factor = c->factor;
+}
 /* Windows through the space, the rest by its own address: one alias in a kernel. */
 static inline uint64_t gpu_own_address(symcclComm_t comm, const struct coll_buf *b)
 {

@@ -1,7 +1,7 @@
 /* Reduction operators that programs create. */
 #include <stdlib.h>
 #include <string.h>
-#include "comm.h"
+#include "comm_gpu.h"
 
 static struct redop *redop_find(symcclComm_t comm, symcclRedOp_t op)
 {
@@ -29,7 +29,7 @@ symcclResult_t redop_resolve(symcclComm_t comm, symcclRedOp_t op, struct coll_ca
 			"op %d was created for datatype %d, the call has datatype %d", (int)op,
 			(int)r->type, (int)c->type);
 	c->op = symcclSum;
-	c->has_factor = 1;
+	c->has_factor = r->used;
 	c->factor = r->factor;
 	return symcclSuccess;
 }
@@ -47,11 +47,17 @@ symcclResult_t symcclRedOpCreatePreMulSum(symcclRedOp_t *op, void *scalar,
 		return comm_error(
 			comm, fail(symcclInvalidArgument, "datatype is %d, not a symcclDataType_t",
 				      (int)datatype));
-	if (residence != symcclScalarHostImmediate)
+	if ((unsigned)residence > symcclScalarHostImmediate)
+		return comm_error(
+			comm, fail(symcclInvalidArgument,
+				      "residence is %d, not a symcclScalarResidence_t", residence));
+	if (residence == symcclScalarDevice && comm->hub->gpu == NULL)
 		return comm_error(comm, fail(symcclInvalidUsage,
 						"residence is %d: a host communicator takes "
 						"symcclScalarHostImmediate",
 						(int)residence));
+	if (residence == symcclScalarDevice)
+		TRY(comm_error(comm, comm_gpu_check_buffer(comm, "scalar", scalar)));
 	while (i < comm->nredops && comm->redops[i].used)
 		i++;
 	if (i == comm->nredops) {
@@ -63,8 +69,13 @@ symcclResult_t symcclRedOpCreatePreMulSum(symcclRedOp_t *op, void *scalar,
 		comm->redops = p;
 		comm->nredops = i + 8;
 	}
-	comm->redops[i] = (struct redop){.used = 1, .type = datatype};
-	memcpy(&comm->redops[i].factor, scalar, coll_type_size(datatype));
+	comm->redops[i] = (struct redop){.used = residence == symcclScalarDevice ? 2 : 1,
+		.type = datatype,
+		.factor = (uintptr_t)scalar};
+	if (residence == symcclScalarHostImmediate) {
+		comm->redops[i].factor = 0;
+		memcpy(&comm->redops[i].factor, scalar, coll_type_size(datatype));
+	}
 	*op = (symcclRedOp_t)(symcclNumOps + i);
 	return symcclSuccess;
 }

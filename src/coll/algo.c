@@ -286,6 +286,9 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncScatter, "scatter/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
 	GPU(symcclFuncAlltoAllv, "alltoallv/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
 	GPU(symcclFuncSendRecv, "sendrecv/ring", 0, any_size, gpu_ring_cost, CUDA_MESSAGES),
+	GPU(symcclFuncPutSignal, "putsignal/store", 0, any_size, gpu_ring_cost, CUDA_SIGNAL),
+	GPU(symcclFuncSignal, "signal/store", 0, any_size, gpu_ring_cost, CUDA_SIGNAL),
+	GPU(symcclFuncWaitSignal, "waitsignal/flags", 0, any_size, gpu_ring_cost, CUDA_WAITS),
 };
 /* clang-format on */
 
@@ -347,7 +350,7 @@ static uint32_t plan_hash(const struct coll_team *t, const struct coll_call *c, 
 	if (coll_is_listed(c->func)) /* each message speaks for itself */
 		return mix(0x73796d63, (uint64_t)c->func) | 1;
 	h = mix(h, c->count);
-	h = mix(h, (uint64_t)(int64_t)c->root << 1 | (uint64_t)c->has_factor);
+	h = mix(h, (uint64_t)(int64_t)c->root << 1 | (uint64_t)(c->has_factor != 0));
 	if (table[row].needs & COLL_NEED_SEND_WINDOW)
 		h = mix(mix(h, send->window), send->offset);
 	if (table[row].needs & COLL_NEED_RECV_WINDOW)

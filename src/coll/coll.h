@@ -120,8 +120,9 @@ struct coll_call {
 	symcclDataType_t type;
 	symcclRedOp_t op;
 	int root;        /* or the peer of a put or signal */
-	int has_factor;  /* a pre-multiplied sum: op is symcclSum, */
-	uint64_t factor; /* this rank's factor, the bits of an element in the low bytes */
+	int has_factor;  /* a pre-multiplied sum: op is symcclSum, and 1: */
+	uint64_t factor; /* this rank's factor, the bits of an element in the low bytes; or 2: its
+			    address, read when the call runs (GPUs only) */
 
 	/* From symcclFuncAlltoAllv on: what the ranks need not agree on. */
 	struct coll_xfer *xfer; /* messages to and from one peer match in this order */

@@ -1,7 +1,8 @@
 /*
  * Every call beyond the first three collectives, on communicators on GPUs, against the oracle: for
  * the program that runs on real ones (comm_gpu_calls.c) and for the test over the driver double.
- * Whoever includes this defines CHECK(cond, ...), which returns 1 from the function it stands in.
+ * Whoever includes this defines CHECK(cond, ...), which returns 1 from the function it stands in,
+ * and RIG_BARRIER(), of all processes.
  */
 #ifndef CALLS_BODY_H
 #define CALLS_BODY_H
@@ -16,8 +17,8 @@
 #include "util.h"
 
 enum { LOCAL_MOST = 8, TEAM_MOST = 8, GUARD = 64, PER_PAIR = 3 };
-#define OK(call) CHECK((call) == symcclSuccess, #call " (%s)", symcclGetLastError(NULL))
-#define CU(call) CHECK((call) == CUDA_SUCCESS, #call)
+#define OK(call) CHECK((call) == symcclSuccess, "%s", symcclGetLastError(NULL))
+#define CU(call) CHECK((call) == CUDA_SUCCESS, "driver call failed")
 #define TEST_TRY(call) \
 	do { \
 		if (call) \
@@ -55,22 +56,22 @@ static CUdeviceptr dev(const void *p)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
-static int rig_open(int proc, int nprocs, int nlocal, symcclUniqueId id, size_t room)
+static int rig_open(int which, int procs, int local, symcclUniqueId id, size_t room)
 {
 	CUdeviceptr p;
 
-	rig.nlocal = nlocal;
-	rig.nranks = nprocs * nlocal;
+	rig.nlocal = local;
+	rig.nranks = procs * local;
 	rig.room = room;
 	rig.host = malloc(room);
 	rig.want = malloc(room);
 	CHECK(rig.host && rig.want, "no memory");
 	OK(symcclGroupStart());
-	for (int i = 0; i < nlocal; i++) {
+	for (int i = 0; i < local; i++) {
 		symcclConfig_t cfg = SYMCCL_CONFIG_INITIALIZER;
 		struct rank *r = &rig.r[i];
 
-		r->rank = proc * nlocal + i;
+		r->rank = which * local + i;
 		r->device = r->rank % cuda_devices()->n;
 		cfg.device = symcclDeviceCuda;
 		OK(cu_bind_thread(r->device));
@@ -78,7 +79,7 @@ static int rig_open(int proc, int nprocs, int nlocal, symcclUniqueId id, size_t 
 	}
 	OK(symcclGroupEnd());
 	OK(symcclGroupStart());
-	for (int i = 0; i < nlocal; i++) {
+	for (int i = 0; i < local; i++) {
 		struct rank *r = &rig.r[i];
 
 		OK(cu_bind_thread(r->device));
@@ -387,6 +388,128 @@ static struct call random_call(symcclFunc_t func, uint64_t seed, size_t most)
 						       : most / es / blocks);
 	c.count = MIN(c.count, most / es / blocks - 3);
 	return c;
+}
+
+/* ---- Signals, scalars ------------------------------------------------------------------------ */
+
+/* Everybody puts into the next rank's window and signals the one before it twice. */
+static int signals_load(uint64_t seed, size_t bytes)
+{
+	int from = (int)(seed % 3);
+
+	for (int i = 0; i < rig.nlocal; i++) {
+		struct rank *r = &rig.r[i];
+
+		OK(cu_bind_thread(r->device));
+		poison(rig.host, bytes + 2 * GUARD);
+		CU(cu.MemcpyAsync(dev(r->buf[1]), dev(rig.host), bytes + 2 * GUARD, r->stream));
+		CU(cu.StreamSynchronize(r->stream));
+		fill_bytes(rig.host, bytes, seed + (uint64_t)r->rank);
+		CU(cu.MemcpyAsync(dev(r->buf[from] + (4 << 20)), dev(rig.host), bytes, r->stream));
+		CU(cu.StreamSynchronize(r->stream));
+	}
+	return 0;
+}
+static int signals_enqueue(uint64_t seed, size_t bytes, const struct rank *r)
+{
+	int from = (int)(seed % 3), n = rig.nranks, next = (r->rank + 1) % n,
+	    before = (r->rank + n - 1) % n;
+	symcclWaitSignalDesc_t wait[] = {
+		{1, before, 2, 0}, {1, next, 5, 0}, {0, before, 0, 0}, {1, next, 5, 0}};
+	symcclStream_t s = (symcclStream_t)r->stream;
+
+	OK(cu_bind_thread(r->device));
+	OK(symcclPutSignal(r->buf[from] + (4 << 20), bytes, symcclInt8, next, r->win[1], GUARD, 2,
+		0, 0, r->comm, s));
+	OK(symcclSignal(before, 5, 0, 0, r->comm, s));
+	OK(symcclSignal(before, 5, 0, 0, r->comm, s));
+	OK(symcclWaitSignal(4, wait, r->comm, s));
+	return 0;
+}
+static int signals_compare(uint64_t seed, size_t bytes)
+{
+	for (int i = 0; i < rig.nlocal; i++) {
+		struct rank *r = &rig.r[i];
+		int before = (r->rank + rig.nranks - 1) % rig.nranks;
+
+		poison(rig.want, bytes + 2 * GUARD);
+		fill_bytes(rig.want + GUARD, bytes, seed + (uint64_t)before);
+		OK(cu_bind_thread(r->device));
+		CU(cu.MemcpyAsync(dev(rig.host), dev(r->buf[1]), bytes + 2 * GUARD, r->stream));
+		CU(cu.StreamSynchronize(r->stream));
+		for (size_t k = 0; k < bytes + 2 * GUARD; k++)
+			CHECK(rig.host[k] == rig.want[k], "put of %zu: rank %d byte %ld", bytes,
+				r->rank, (long)k - GUARD);
+	}
+	return 0;
+}
+
+/* Each rank's factor lies on its GPU and is read when the call runs. */
+static int scalars_check(uint64_t seed)
+{
+	symcclDataType_t type = (symcclDataType_t)(seed % symcclNumTypes);
+	size_t es = coll_type_size(type), count = 1 + seed / 16 % 3000;
+	int root = (int)(seed % (uint64_t)rig.nranks), reduce = seed / 64 % 2 == 0;
+	uint64_t factor[TEAM_MOST] = {0};
+	const void *src[TEAM_MOST];
+	symcclRedOp_t op[LOCAL_MOST];
+	char *in = malloc((size_t)rig.nranks * count * es);
+
+	CHECK(in != NULL, "no memory");
+	for (int q = 0; q < rig.nranks; q++) {
+		src[q] = in + (size_t)q * count * es;
+		fill_type(in + (size_t)q * count * es, count, type, seed + (uint64_t)q);
+		fill_type(&factor[q], 1, type, seed + 500 + (uint64_t)q);
+	}
+	oracle_reduce(type, symcclSum, src, rig.nranks, factor, count, rig.want);
+	OK(symcclGroupStart());
+	for (int i = 0; i < rig.nlocal; i++) {
+		struct rank *r = &rig.r[i];
+		symcclStream_t s = (symcclStream_t)r->stream;
+
+		OK(cu_bind_thread(r->device));
+		OK(symcclRedOpCreatePreMulSum(
+			&op[i], r->buf[2], type, symcclScalarDevice, r->comm));
+		CU(cu.MemcpyAsync(
+			dev(r->buf[0] + GUARD), dev(src[r->rank]), count * es, r->stream));
+		CU(cu.MemcpyAsync(dev(r->buf[2]), dev(&factor[r->rank]), es, r->stream));
+		if (reduce)
+			OK(symcclReduce(r->buf[0] + GUARD, r->buf[1] + GUARD, count, type, op[i],
+				root, r->comm, s));
+		else
+			OK(symcclAllReduce(r->buf[0] + GUARD, r->buf[1] + GUARD, count, type, op[i],
+				r->comm, s));
+	}
+	OK(symcclGroupEnd());
+	TEST_TRY(rig_sync());
+	for (int i = 0; i < rig.nlocal; i++) {
+		struct rank *r = &rig.r[i];
+
+		OK(symcclRedOpDestroy(op[i], r->comm));
+		if (reduce && r->rank != root)
+			continue;
+		OK(cu_bind_thread(r->device));
+		CU(cu.MemcpyAsync(dev(rig.host), dev(r->buf[1] + GUARD), count * es, r->stream));
+		CU(cu.StreamSynchronize(r->stream));
+		CHECK(memcmp(rig.host, rig.want, count * es) == 0,
+			"seed %#lx: a scalar on the GPU, type %d count %zu reduce %d rank %d",
+			(unsigned long)seed, type, count, reduce, r->rank);
+	}
+	free(in);
+	return 0;
+}
+
+static int others_check(uint64_t seed)
+{
+	size_t bytes = mix64(seed, 3) % 4 == 0 ? mix64(seed, 4) % 300000 : mix64(seed, 4) % 5000;
+
+	TEST_TRY(signals_load(seed, bytes));
+	RIG_BARRIER(); /* a put comes without being asked for */
+	for (int i = 0; i < rig.nlocal; i++)
+		TEST_TRY(signals_enqueue(seed, bytes, &rig.r[i]));
+	TEST_TRY(rig_sync());
+	TEST_TRY(signals_compare(seed, bytes));
+	return scalars_check(mix64(seed, 5));
 }
 
 #endif

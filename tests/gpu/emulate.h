@@ -123,15 +123,18 @@ static const struct kernel_entry {
 					ENTRIES
 #undef ALGO
 #undef ALGO_NAME
-						CUDA_FIXED_RANKS(ENTRY_GATHER) ENTRY_MOVE(
-							"allgather_packet",
-							allgather_packet<
-								0>) ENTRY_MOVE("allgather_direct",
-							allgather_direct) ENTRY_MOVE("barrier",
-							barrier) ENTRY_MOVE("move_packet",
-							move_packet) ENTRY_MOVE("push_direct",
-							push_direct) ENTRY_OF(cuda_messages,
-							"messages", messages)};
+						/* clang-format off */
+	CUDA_FIXED_RANKS(ENTRY_GATHER)
+	ENTRY_MOVE("allgather_packet", allgather_packet<0>)
+	ENTRY_MOVE("allgather_direct", allgather_direct)
+	ENTRY_MOVE("barrier", barrier)
+	ENTRY_MOVE("move_packet", move_packet)
+	ENTRY_MOVE("push_direct", push_direct)
+	ENTRY_OF(cuda_messages, "messages", messages)
+	ENTRY_OF(cuda_signal, "signal", put_signal)
+	ENTRY_OF(cuda_waits, "waits", wait_signals)
+};
+/* clang-format on */
 enum { KERNEL_ENTRIES = sizeof(kernel_entries) / sizeof(kernel_entries[0]) };
 
 /* ---- Running --------------------------------------------------------------------------------- */

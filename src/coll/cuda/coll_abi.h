@@ -65,10 +65,11 @@ DEV_ASSERT(offsetof(struct cuda_args, mode) == 144);
  * replayed. */
 #define RING_SLOTS 512
 #define RING_CHANNELS_MAX 256
-#define RING_CHANNEL_BYTES 1024       /* of a message: with less, fewer channels */
-#define RING_DIRECT_BYTES (32u << 10) /* from here on the receiver says where it could be stored \
-				       */
-#define SIGNALS_PER_RANK 8            /* SYMCCL_SIGNALS */
+#define RING_CHANNEL_BYTES 1024 /* of a message: with less, fewer channels */
+#define RING_DIRECT_BYTES \
+	(32u << 10)        /* from here on the receiver says where it could be stored \
+			    */
+#define SIGNALS_PER_RANK 8 /* SYMCCL_SIGNALS */
 
 struct ring_line {
 	/* This rank's own: packets it has sent to the peer and taken from it; offers it has taken
@@ -121,6 +122,29 @@ CUDA_BOTH uint32_t ring_channels(uint64_t bytes, uint32_t channels)
 	return n < 1 ? 1 : n < channels ? (uint32_t)n : channels;
 }
 
+/* Store bytes (0: none) from here to there, then count one signal: one CTA. Signals of a rank to a
+ * peer follow each other by stream order. */
+struct cuda_signal {
+	struct dev_team team;
+	struct dev_watch watch;
+	uint64_t signals; /* ring_layout.signals */
+	uint64_t from, to, bytes;
+	uint32_t peer, index;
+};
+/* Wait until so many more than earlier waits took have come of each, all different: one CTA. */
+#define CUDA_WAITS_MAX 200
+struct cuda_waits {
+	struct dev_team team;
+	struct dev_watch watch;
+	uint64_t signals;
+	uint32_t n, pad;
+	struct {
+		uint32_t peer, index;
+		uint64_t count;
+	} w[CUDA_WAITS_MAX];
+};
+DEV_ASSERT(sizeof(struct cuda_waits) <= 4096);
+
 struct cuda_message {
 	uint64_t at, bytes; /* this rank's own memory */
 	uint64_t offer; /* receiving: offset from its control block, the same to everybody; or ~0 */
@@ -163,6 +187,8 @@ enum cuda_algo {
 	CUDA_MOVE_PACKET, /* blocks from rank to rank */
 	CUDA_PUSH_DIRECT, /* blocks into the receivers' windows */
 	CUDA_MESSAGES,    /* struct cuda_messages */
+	CUDA_SIGNAL,      /* struct cuda_signal */
+	CUDA_WAITS,       /* struct cuda_waits */
 	CUDA_NUM_ALGOS
 };
 

@@ -19,6 +19,8 @@ static const char *const algo_names[CUDA_NUM_ALGOS] = {
 	[CUDA_MOVE_PACKET] = "move_packet",
 	[CUDA_PUSH_DIRECT] = "push_direct",
 	[CUDA_MESSAGES] = "messages",
+	[CUDA_SIGNAL] = "signal",
+	[CUDA_WAITS] = "waits",
 };
 
 enum elem {
@@ -203,8 +205,8 @@ symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, i
 	return launch(fn, args, nctas, threads, overlap, stream);
 }
 
-symcclResult_t cuda_messages_launch(CUfunction fn, const struct cuda_messages *args, int nctas,
-	int threads, int overlap, CUstream stream)
+symcclResult_t cuda_list_launch(
+	CUfunction fn, const void *args, int nctas, int threads, int overlap, CUstream stream)
 {
 	return launch(fn, args, nctas, threads, overlap, stream);
 }

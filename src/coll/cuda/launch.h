@@ -39,8 +39,8 @@ symcclResult_t cuda_kernel_fits(CUfunction fn, int *per_sm);
 symcclResult_t cuda_kernel_launch(CUfunction fn, const struct cuda_args *args, int nctas,
 	int threads, int overlap, CUstream stream);
 
-/* The same for the kernel CUDA_MESSAGES. */
-symcclResult_t cuda_messages_launch(CUfunction fn, const struct cuda_messages *args, int nctas,
-	int threads, int overlap, CUstream stream);
+/* The same for a kernel with an argument of its own (enum cuda_algo says which). */
+symcclResult_t cuda_list_launch(
+	CUfunction fn, const void *args, int nctas, int threads, int overlap, CUstream stream);
 
 #endif

@@ -36,3 +36,11 @@ KERNEL_OF(cuda_messages, symccl_messages)
 {
 	messages(args);
 }
+KERNEL_OF(cuda_signal, symccl_signal)
+{
+	put_signal(args);
+}
+KERNEL_OF(cuda_waits, symccl_waits)
+{
+	wait_signals(args);
+}

@@ -58,22 +58,22 @@ struct ring {
 };
 
 /* What may end a wait: 0, leave; else its deadline. One lane. */
-DEV_COLD uint64_t ring_look(const struct cuda_messages &a, uint64_t deadline, uint32_t peer)
+DEV_COLD uint64_t pair_look(
+	const struct dev_team *t, const struct dev_watch *w, uint64_t deadline, uint32_t peer)
 {
-	const struct dev_watch *w = &a.watch;
 	uint64_t now = clock_ns();
 
 	wait_rest();
-	if (load_relaxed32(&team_head(&a.team)->dead) != DEV_ALIVE)
+	if (load_relaxed32(&team_head(t)->dead) != DEV_ALIVE)
 		return 0;
 	if (w->abort != 0 && load_relaxed32((const uint32_t *)(uintptr_t)w->abort) != 0) {
-		team_die(&a.team, 0, w, DEV_ABORTED, peer, 0, cta_id());
+		team_die(t, 0, w, DEV_ABORTED, peer, 0, cta_id());
 		return 0;
 	}
 	if (deadline == 0)
 		deadline = now + w->timeout_ns + 1;
 	if (w->timeout_ns != 0 && now >= deadline) {
-		team_die(&a.team, 0, w, DEV_TIMED_OUT, peer, 0, cta_id());
+		team_die(t, 0, w, DEV_TIMED_OUT, peer, 0, cta_id());
 		return 0;
 	}
 	return deadline;
@@ -87,7 +87,7 @@ DEV int ring_turn(struct ring &r, struct dev_wait &wait)
 	if (++wait.turns & (r.a.watch.look_every - 1))
 		return 0;
 	if (warp_lane() == 0) {
-		wait.deadline = ring_look(r.a, wait.deadline, r.m.peer);
+		wait.deadline = pair_look(&r.a.team, &r.a.watch, wait.deadline, r.m.peer);
 		leave = wait.deadline == 0;
 	}
 	return warp_any(leave);
@@ -320,6 +320,53 @@ DEV void messages(const struct cuda_messages &a)
 			warp_sync();
 			gave_up = r.gave_up;
 		}
+	}
+	grid_trigger();
+}
+
+/* ---- Signals --------------------------------------------------------------------------------- */
+
+DEV struct signal_words *signal_words_at(
+	const struct dev_team *t, uint64_t signals, uint32_t at, uint32_t source)
+{
+	return (struct signal_words *)(team_ctrl(t, at) + signals) + source;
+}
+
+DEV void put_signal(const struct cuda_signal &a)
+{
+	grid_wait();
+	if (load_relaxed32(&team_head(&a.team)->dead) == DEV_ALIVE) {
+		copy_range(a.from, a.to, a.bytes, cta_thread(), cta_threads());
+		cta_sync();
+		if (cta_thread() == 0)
+			add_release64(&signal_words_at(&a.team, a.signals, a.peer, a.team.rank)
+					       ->come[a.index],
+				1);
+	}
+	grid_trigger();
+}
+
+DEV void wait_signals(const struct cuda_waits &a)
+{
+	grid_wait();
+	DEV_LOOP
+	for (uint32_t i = cta_thread(); i < a.n; i += cta_threads()) {
+		struct signal_words *w =
+			signal_words_at(&a.team, a.signals, a.team.rank, a.w[i].peer);
+		uint64_t taken = w->taken[a.w[i].index], deadline = 0;
+		uint32_t turns = 0;
+		int gave_up = 0;
+
+		while (!gave_up && (int64_t)(load_acquire64(&w->come[a.w[i].index]) - taken) <
+					   (int64_t)a.w[i].count) {
+			cpu_relax();
+			if (++turns & (a.watch.look_every - 1))
+				continue;
+			deadline = pair_look(&a.team, &a.watch, deadline, a.w[i].peer);
+			gave_up = deadline == 0;
+		}
+		if (!gave_up)
+			w->taken[a.w[i].index] = taken + a.w[i].count;
 	}
 	grid_trigger();
 }
