@@ -281,9 +281,10 @@ static void graphs_make(
 	struct perf_thread *t, const struct perf_case *c, int in_place, int n, CUgraphExec *exec)
 {
 	static const char what[] = "-G: capturing the calls in a graph (-y 1 cannot be captured)";
-	CUgraph graph;
+	int ranks = t->job->opt.ranks;
+	CUgraph graph[ranks];
 
-	for (int i = 0; i < t->job->opt.ranks; i++) {
+	for (int i = 0; i < ranks; i++) {
 		gpu_bind(t->ranks[i].device);
 		cuda_check(cuda.StreamBeginCapture(
 				   stream_of(&t->ranks[i]), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
@@ -291,12 +292,16 @@ static void graphs_make(
 	}
 	for (int k = 0; k < n; k++)
 		perf_call(t, c, in_place, t->job->opt.agg_iters);
-	for (int i = 0; i < t->job->opt.ranks; i++) {
+	for (int i = 0; i < ranks; i++) {
 		gpu_bind(t->ranks[i].device);
-		cuda_check(cuda.StreamEndCapture(stream_of(&t->ranks[i]), &graph), what);
-		cuda_check(cuda.GraphInstantiateWithFlags(&exec[i], graph, 0),
+		cuda_check(cuda.StreamEndCapture(stream_of(&t->ranks[i]), &graph[i]), what);
+	}
+	/* Not while any stream of the thread captures. */
+	for (int i = 0; i < ranks; i++) {
+		gpu_bind(t->ranks[i].device);
+		cuda_check(cuda.GraphInstantiateWithFlags(&exec[i], graph[i], 0),
 			"-G: making the graph executable");
-		cuda.GraphDestroy(graph);
+		cuda.GraphDestroy(graph[i]);
 	}
 }
 

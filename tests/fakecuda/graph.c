@@ -445,7 +445,7 @@ CUresult cuGraphRemoveDependencies(
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-	ENTRY(NEED_INIT);
+	ENTRY(NEED_INIT | UNSAFE);
 	if (exec == NULL || graph == NULL || graph->magic != GRAPH_MAGIC || flags != 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	fake_lock();
