@@ -9,6 +9,7 @@ usage: gpu.sh [options] BUILDDIR
   -s sizes        (8,8K,32K,128K,512K,2M,8M,32M,128M)
   -e sizes        eager as well, without a graph (8,8K,32K,128K); none: ''
   -r rounds       of all contenders by turns (3)
+  -x list         leave these out, as the columns are called
   -N dir          an NCCL: dir/lib/libnccl.so.2 and dir/include/nccl.h. Several times for several;
                   not given: the one of this machine's PyTorch
   -w              window registration as well
@@ -19,15 +20,16 @@ EOF
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-ranks=2 collectives=all_reduce,all_gather,reduce_scatter rounds=3 out= register=
+ranks=2 collectives=all_reduce,all_gather,reduce_scatter rounds=3 out= register= without=
 sizes=8,8K,32K,128K,512K,2M,8M,32M,128M eager=8,8K,32K,128K nccls=()
-while getopts n:c:s:e:r:N:wo:h opt; do
+while getopts n:c:s:e:r:x:N:wo:h opt; do
 	case $opt in
 	n) ranks=$OPTARG ;;
 	c) collectives=$OPTARG ;;
 	s) sizes=$OPTARG ;;
 	e) eager=$OPTARG ;;
 	r) rounds=$OPTARG ;;
+	x) without=,$OPTARG, ;;
 	N) nccls+=("$OPTARG") ;;
 	w) register=1 ;;
 	o) out=$OPTARG ;;
@@ -63,7 +65,9 @@ for dir in "${nccls[@]}"; do
 	cc -O2 -shared -fPIC -o "$tmp/peer-$v.so" "$here/nccl_peer.c" -I "$dir/include" -I "$cuda/include" \
 		-I "$root/include" -ldl || die "nccl_peer.c does not compile with $dir"
 	lib[$v]=$dir/lib/libnccl.so.2
-	contenders+=("nccl_$v" "nccl_plain_$v")
+	for who in "nccl_$v" "nccl_plain_$v"; do
+		[[ $without == *,$who,* ]] || contenders+=("$who")
+	done
 done
 if [ "$ranks" -gt "$gpus" ]; then
 	export NCCL_MULTI_RANK_GPU_ENABLE=1
@@ -77,6 +81,7 @@ fi
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 
 # ---- Runs ----
+failed=
 json_lines() { # mode file: symccl's JSON has one row a line
 	awk -v mode="$1" '
 	function after(key) { return substr($0, index($0, key) + length(key)) + 0 }
@@ -88,10 +93,10 @@ program() { # contender program options...
 	local who=$1 prog=$2 v
 	shift 2
 	case $who in
-	symccl*) timeout 60 "$build/perf/$prog" "$@" ;;
+	symccl*) timeout 40 "$build/perf/$prog" "$@" ;;
 	*)
 		v=${who##*_}
-		NCCL_PEER_LIB=${lib[$v]} LD_PRELOAD=$tmp/peer-$v.so timeout 60 "$build/perf/$prog" "$@"
+		NCCL_PEER_LIB=${lib[$v]} LD_PRELOAD=$tmp/peer-$v.so timeout 40 "$build/perf/$prog" "$@"
 		;;
 	esac
 }
@@ -99,12 +104,15 @@ program() { # contender program options...
 timed() { # round contender collective mode sizes options...
 	local round=$1 who=$2 coll=$3 mode=$4 list=$5 buffers=2
 	shift 5
+	[[ $failed != *",$who $coll $mode,"* ]] || return # it may hang each time
 	[[ $who != *plain* ]] || buffers=0
 	if ! program "$who" "${coll}_perf" --device cuda -P "$ranks" -R "$buffers" -d float --sizes "$list" \
 		-J "$tmp/run.json" "$@" >"$tmp/run.out" 2>&1; then
-		echo "gpu.sh: $who, $coll, $mode: $(tail -3 "$tmp/run.out")" >&2
+		echo "gpu.sh: $who, $coll, $mode failed and is left out: $(tail -3 "$tmp/run.out")" >&2
+		failed+=",$who $coll $mode,"
 		return
 	fi
+	sed -n 's/.*"commit": "\(.*\)".*/\1/p' "$tmp/run.json" >"$tmp/commit"
 	json_lines "$mode" "$tmp/run.json" | sed "s/^/$round $who /"
 }
 
@@ -127,7 +135,6 @@ collect() { # collective
 	done
 }
 
-commit=$(git -C "$root" describe --always --dirty 2>/dev/null || sed -n 's/.*"commit": "\(.*\)".*/\1/p' "$tmp/run.json")
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
 echo "# $ranks ranks on $gpus x $gpu, $rounds rounds; us; graph: 20 calls in a CUDA graph, 20 launches;"
 echo '# eager: calls in a row; cpu: what enqueueing costs the CPU. symccl, nccl: windows (-R 2); plain: -R 0.'
@@ -143,9 +150,9 @@ for coll in "${todo[@]}"; do
 	cat "$tmp/$coll.json" >>"$tmp/parts"
 done
 if [ -n "$register" ]; then
-	for who in symccl "nccl_${!lib[@]}"; do
-		echo "# registration, $who"
-		program "$who" register_perf -d cuda 2>&1 | sed 's/^/# /'
+	for who in symccl "${!lib[@]}"; do
+		[ "$who" = symccl ] || who=nccl_$who
+		program "$who" register_perf -d cuda 2>&1 | sed "s/^[# ]*/# registration, $who: /"
 	done | tee "$tmp/register"
 fi
 [ -n "$out" ] || exit 0
@@ -154,7 +161,7 @@ lines() { # file: a JSON list of its lines
 }
 {
 	printf '{"date": "%s", "host": "%s", "gpus": %d, "gpu": "%s", "commit": "%s", "ranks": %d, "rounds": %d,\n' \
-		"$(date -u +%FT%TZ)" "$(hostname)" "$gpus" "$gpu" "$commit" "$ranks" "$rounds"
+		"$(date -u +%FT%TZ)" "$(hostname)" "$gpus" "$gpu" "$(cat "$tmp/commit")" "$ranks" "$rounds"
 	printf '"floors": %s,\n"registration": %s,\n"collectives": [\n' "$(lines "$tmp/floors")" "$(lines "$tmp/register")"
 	awk 'NR > 1 { print prev "," } { prev = $0 } END { print prev }' "$tmp/parts"
 	echo ']}'
