@@ -4,6 +4,7 @@
 #include <string.h>
 #include "coll/cuda/launch.h"
 #include "coll/cuda/rows.h"
+#include "gpu_prove.h"
 #include "gpu_state.h"
 #include "log.h"
 #include "params.h"
@@ -25,6 +26,7 @@ struct hub_gpu {
 	uint32_t *words;      /* pinned: line 0 the abort word, line 1 + l local rank l's record */
 	uint64_t words_dev;
 	struct dev_layout layout;
+	int proven; /* all ranks' GPUs reach each other */
 };
 
 /* ---- Hubs ---------------------------------------------------------------------------------------
@@ -85,27 +87,33 @@ symcclResult_t hub_gpu_open(struct hub *h)
 void hub_gpu_close(struct hub *h)
 {
 	struct cu_scope scope;
+	int entered;
 
 	if (h->gpu == NULL)
 		return;
-	if (h->gpu->words != NULL && cu_enter(&scope) == symcclSuccess) {
+	entered = cu_enter(&scope) == symcclSuccess;
+	if (h->gpu->words != NULL)
 		cu.MemFreeHost(h->gpu->words);
+	if (entered)
 		cu_leave(&scope);
-	}
 	free(h->gpu);
 }
 
-void hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me)
+symcclResult_t hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me)
 {
 	const struct cuda_device *d = &cuda_devices()->d[h->local[local]->device];
 	CUuuid uuid;
 	int sms = 0;
+	CUresult r = cu.DeviceGetUuid(&uuid, d->dev);
 
+	if (r == CUDA_SUCCESS)
+		r = cu.DeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->dev);
+	if (r != CUDA_SUCCESS)
+		return cu_fail(r, "asking what GPU %d is", h->local[local]->device);
 	memset(me, 0, sizeof(*me));
-	if (cu.DeviceGetUuid(&uuid, d->dev) == CUDA_SUCCESS)
-		memcpy(me->uuid, &uuid, sizeof(me->uuid));
-	cu.DeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->dev);
+	memcpy(me->uuid, &uuid, sizeof(me->uuid));
 	me->sms = sms;
+	return symcclSuccess;
 }
 
 symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
@@ -138,7 +146,9 @@ symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
 	g->ranks_per_gpu = most;
 	g->shared = distinct == 1;
 	g->slots = SLOTS;
+	h->gpu->proven = g->shared;
 	h->gpu->layout = dev_layout((uint32_t)h->nranks, SLOTS);
+	TRY(gpu_may_reach(h, all));
 	log_info(LOG_INIT, "%d ranks on %d GPUs, up to %d CTAs a kernel", h->nranks, distinct,
 		g->ctas);
 	return symcclSuccess;
@@ -157,6 +167,19 @@ static struct ring_layout rings(const struct hub *h)
 size_t hub_gpu_ctrl_bytes(const struct hub *h)
 {
 	return rings(h).end;
+}
+
+symcclResult_t hub_gpu_prove(struct hub *h, uint64_t deadline)
+{
+	const struct window *ctrl = h->sym.ctrl;
+
+	/* The first batch brings the control blocks, or fails as a whole. In the scratch of large
+	 * calls, of which there can be none yet. */
+	if (h->gpu->proven || ctrl == NULL)
+		return symcclSuccess;
+	TRY(gpu_prove(h, ctrl->base + ctrl->off[0] + bulk_offset(h), ctrl->stride, deadline));
+	h->gpu->proven = 1;
+	return symcclSuccess;
 }
 
 const struct coll_gpu *hub_gpu_team(const struct hub *h)
@@ -197,7 +220,8 @@ int hub_gpu_check(struct hub *h, struct failure *f)
 		} else if (r->code == CUDA_DEAD_SIZES) {
 			f->code = symcclInvalidUsage;
 			snprintf(f->text, sizeof(f->text),
-				"rank %u has a message of %llu bytes with rank %u, which has one of "
+				"rank %u has a message of %llu bytes with rank %u, which has one "
+				"of "
 				"%llu bytes: what one sends must be what the other expects",
 				r->rank, (unsigned long long)r->epoch, r->peer,
 				(unsigned long long)r->peer_hash << 32 | r->hash);
@@ -219,7 +243,7 @@ int hub_gpu_check(struct hub *h, struct failure *f)
 /* ---- Ranks
  * ---------------------------------------------------------------------------------------- */
 
-symcclResult_t comm_gpu_open(symcclComm_t comm)
+static symcclResult_t open_rank(symcclComm_t comm)
 {
 	struct hub *h = comm->hub;
 	struct comm_gpu *g = calloc(1, sizeof(*g));
@@ -247,8 +271,9 @@ symcclResult_t comm_gpu_open(symcclComm_t comm)
 		.timeout_ns = h->wait.timeout_ns,
 		.look_every = LOOK_EVERY};
 	TRY(cu_enter(&scope));
-	cu.CtxGetCurrent(&before);
-	e = cu_bind_thread(g->device);
+	e = cu.CtxGetCurrent(&before) == CUDA_SUCCESS
+		    ? cu_bind_thread(g->device)
+		    : fail(symcclUnhandledCudaError, "no context can be read on this thread");
 	if (e == symcclSuccess && cu.CtxGetCurrent(&g->ctx) != CUDA_SUCCESS)
 		e = fail(symcclUnhandledCudaError, "no context on GPU %d", g->device);
 	if (e == symcclSuccess)
@@ -260,17 +285,30 @@ symcclResult_t comm_gpu_open(symcclComm_t comm)
 	return e;
 }
 
+/* The peers have, or will have, opened theirs, and wait for this rank in their kernels. */
+symcclResult_t comm_gpu_open(symcclComm_t comm)
+{
+	struct failure why = {.code = open_rank(comm), .rank = comm->rank};
+
+	if (why.code != symcclSuccess) {
+		snprintf(why.text, sizeof(why.text), "%s", error_text());
+		hub_fail(comm->hub, &why);
+	}
+	return why.code;
+}
+
 void comm_gpu_close(symcclComm_t comm)
 {
 	struct cu_scope scope;
+	int entered;
 
 	if (comm->gpu == NULL)
 		return;
 	/* What runs still uses the control block. */
-	if (cu_enter(&scope) == symcclSuccess) {
-		order_close(&comm->gpu->order);
+	entered = cu_enter(&scope) == symcclSuccess;
+	order_close(&comm->gpu->order);
+	if (entered)
 		cu_leave(&scope);
-	}
 	if (comm->gpu->side != NULL)
 		cu.EventDestroy(comm->gpu->side);
 	free(comm->gpu);

@@ -17,12 +17,15 @@ struct gpu_hello {
  */
 symcclResult_t hub_gpu_open(struct hub *h);
 void hub_gpu_close(struct hub *h);
-void hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me);
+symcclResult_t hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me);
 /* From what all ranks said: h->gpu. all[r] is rank r's. */
 symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all);
 /* Bytes of a rank's control block, and the layout in it. */
 size_t hub_gpu_ctrl_bytes(const struct hub *h);
 const struct coll_gpu *hub_gpu_team(const struct hub *h);
+/* Worker thread, collective, after each batch: when the control blocks are new, prove that all
+ * ranks' GPUs reach each other's. The same result on all ranks. */
+symcclResult_t hub_gpu_prove(struct hub *h, uint64_t deadline);
 /* Has a kernel of this process given up? Then why, in *f: 1. */
 int hub_gpu_check(struct hub *h, struct failure *f);
 

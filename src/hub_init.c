@@ -146,7 +146,7 @@ static symcclResult_t agree_gpus(struct hub *h, uint64_t deadline)
 		return fail(symcclSystemError, "out of memory for a communicator");
 	e = hub_gpu_open(h);
 	for (int l = 0; e == symcclSuccess && l < h->nlocal; l++)
-		hub_gpu_say(h, l, &ranks[l]);
+		e = hub_gpu_say(h, l, &ranks[l]);
 	if (e == symcclSuccess)
 		e = boot_allgather(
 			h->boot, ranks, (size_t)h->nlocal * sizeof(*ranks), &all, &len, deadline);

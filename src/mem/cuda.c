@@ -402,7 +402,10 @@ static symcclResult_t access_range(CUdeviceptr va, size_t size, int current, con
 				"no GPU memory is mapped as a whole at %p", (void *)(uintptr_t)va);
 		r = access_give(va, n, current, owner);
 		if (r != CUDA_SUCCESS)
-			return cu_fail(r, "GPU %d gets no access to memory of GPU %d (P2P?)",
+			return cu_fail(r,
+				"GPU %d gets no access to memory of GPU %d (without P2P ranks "
+				"count as being on different nodes, and several nodes are not "
+				"supported yet)",
 				current, owner);
 	}
 	return symcclSuccess;

@@ -135,6 +135,7 @@ static long env_number(const char *name, long def)
 
 static void env_read(void)
 {
+	const char *lie = getenv("FAKECUDA_LIE");
 	const char *p = getenv("FAKECUDA_P2P"), *f = getenv("FAKECUDA_FAIL"), *colon;
 
 	fake.n = (int)env_number("FAKECUDA_DEVICES", 1);
@@ -142,6 +143,7 @@ static void env_read(void)
 		fake.n = MAX_DEVICES;
 	fake.memory = (size_t)env_number("FAKECUDA_MEMORY", 1L << 30);
 	fake.vmm = env_number("FAKECUDA_VMM", 1) != 0;
+	fake.lie = lie != NULL ? *lie : 0;
 	fake.async = env_number("FAKECUDA_ASYNC", 0) != 0;
 	for (int i = 0; i < MAX_DEVICES; i++)
 		for (int j = 0; j < MAX_DEVICES; j++)

@@ -27,7 +27,7 @@ extern struct fake {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a stream made progress */
 	int initialized;
-	int n, vmm, async;
+	int n, vmm, async, lie; /* lie: 'w', 'r' or 0 */
 	size_t memory, used[MAX_DEVICES];
 	char p2p[MAX_DEVICES][MAX_DEVICES];
 	struct CUctx_st ctx[MAX_DEVICES];
@@ -96,6 +96,8 @@ struct range *range_at(CUdeviceptr va, enum range_kind kind);
 int backing(const char *kind, int device, size_t size);
 /* Is [p, p + n) good for device to read and write? Host memory is. */
 int memory_ok(CUdeviceptr p, size_t n, int device);
+/* The device that the memory around p is on; -1: none. */
+int memory_device(CUdeviceptr p);
 int memory_open(char *text, size_t len, size_t *at);
 
 /* ---- Streams and capture ---- */

@@ -367,9 +367,16 @@ CUresult submit_checked(CUstream stream, const struct op *op, size_t dst_bytes)
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)
 {
+	struct op op = {.kind = OP_COPY, .dst = dst, .src = src, .n = size};
+
 	ENTRY(NEED_CTX);
-	return submit_checked(
-		stream, &(struct op){.kind = OP_COPY, .dst = dst, .src = src, .n = size}, size);
+	fake_lock();
+	if (fake.lie == 'w' && memory_device(dst) >= 0 && memory_device(dst) != current()->device)
+		op.kind = OP_NOP;
+	if (fake.lie == 'r' && memory_device(src) >= 0 && memory_device(src) != current()->device)
+		op.kind = OP_SET8;
+	fake_unlock();
+	return submit_checked(stream, &op, size);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)

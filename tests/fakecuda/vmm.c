@@ -126,6 +126,15 @@ int memory_ok(CUdeviceptr p, size_t n, int device)
 	return 1;
 }
 
+int memory_device(CUdeviceptr p)
+{
+	struct range *r = range_around(p, DEVICE_KINDS);
+
+	if (r == NULL)
+		return -1;
+	return r->kind == MAPPED ? r->phys->prop.location.id : r->device;
+}
+
 int memory_open(char *text, size_t len, size_t *pos)
 {
 	static const char *const names[] = {"reservations", "mappings", "allocations",

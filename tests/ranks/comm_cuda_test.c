@@ -54,9 +54,9 @@ static CUdeviceptr dev(const void *p)
 	return (CUdeviceptr)(uintptr_t)p;
 }
 
-static int rig_open(struct rig *g, int proc, const struct shape *s)
+/* The process's side of it: the double, streams, memory. */
+static int rig_start(struct rig *g, int proc, const struct shape *s)
 {
-	symcclUniqueId id;
 	CUdeviceptr p;
 
 	setenv("FAKECUDA_DEVICES", s->devices, 1);
@@ -69,45 +69,29 @@ static int rig_open(struct rig *g, int proc, const struct shape *s)
 	fake_kernels_register();
 	g->nlocal = s->local;
 	g->nranks = s->procs * s->local;
-	if (proc == 0)
-		RANK_OK(symcclGetUniqueId(&id));
-	RANK_BCAST(&id, sizeof(id));
 	RANK_CHECK(cuda_open() == NULL, "%s", cuda_open());
-	RANK_OK(symcclGroupStart());
 	for (int l = 0; l < g->nlocal; l++) {
 		struct member *m = &g->m[l];
 
 		m->rank = proc * s->local + l;
 		m->device = m->rank % cuda_devices()->n;
 		RANK_OK(cu_bind_thread(m->device));
-		RANK_OK(symcclCommInitRank(&m->comm, g->nranks, id, m->rank));
-	}
-	RANK_OK(symcclGroupEnd());
-	RANK_OK(symcclGroupStart());
-	for (int l = 0; l < g->nlocal; l++) {
-		struct member *m = &g->m[l];
-
-		RANK_OK(cu_bind_thread(m->device));
 		for (int i = 0; i < 2; i++) {
 			CU_OK(cu.StreamCreate(&m->stream[i], CU_STREAM_NON_BLOCKING));
 			RANK_OK(symcclMemAlloc((void **)&m->buf[i], ROOM));
-			RANK_OK(symcclCommWindowRegister(
-				m->comm, m->buf[i], ROOM, &m->win[i], SYMCCL_WIN_COLL_SYMMETRIC));
 		}
 		CU_OK(cu.MemAlloc(&p, ROOM));
 		m->buf[2] = (char *)(uintptr_t)p;
 	}
-	RANK_OK(symcclGroupEnd());
 	return 0;
 }
 
-static int rig_close(struct rig *g)
+static int rig_stop(struct rig *g)
 {
 	for (int l = 0; l < g->nlocal; l++) {
 		struct member *m = &g->m[l];
 
 		RANK_OK(cu_bind_thread(m->device));
-		RANK_OK(symcclCommDestroy(m->comm));
 		for (int i = 0; i < 2; i++) {
 			CU_OK(cu.StreamDestroy(m->stream[i]));
 			RANK_OK(symcclMemFree(m->buf[i]));
@@ -115,6 +99,55 @@ static int rig_close(struct rig *g)
 		CU_OK(cu.MemFree(dev(m->buf[2])));
 	}
 	return 0;
+}
+
+static symcclResult_t join(struct rig *g, symcclUniqueId id)
+{
+	symcclResult_t e = symcclGroupStart();
+
+	for (int l = 0; l < g->nlocal && e == symcclSuccess; l++) {
+		e = cu_bind_thread(g->m[l].device);
+		if (e == symcclSuccess)
+			e = symcclCommInitRank(&g->m[l].comm, g->nranks, id, g->m[l].rank);
+	}
+	return e == symcclSuccess ? symcclGroupEnd() : e;
+}
+
+static symcclResult_t enroll(struct rig *g)
+{
+	symcclResult_t e = symcclGroupStart();
+
+	for (int l = 0; l < g->nlocal; l++)
+		for (int i = 0; i < 2 && e == symcclSuccess; i++)
+			e = symcclCommWindowRegister(g->m[l].comm, g->m[l].buf[i], ROOM,
+				&g->m[l].win[i], SYMCCL_WIN_COLL_SYMMETRIC);
+	return e == symcclSuccess ? symcclGroupEnd() : e;
+}
+
+static int new_id(int proc, symcclUniqueId *id)
+{
+	if (proc == 0)
+		RANK_OK(symcclGetUniqueId(id));
+	RANK_BCAST(id, sizeof(*id));
+	return 0;
+}
+
+static int rig_open(struct rig *g, int proc, const struct shape *s)
+{
+	symcclUniqueId id;
+
+	RANK_TRY(rig_start(g, proc, s));
+	RANK_TRY(new_id(proc, &id));
+	RANK_OK(join(g, id));
+	RANK_OK(enroll(g));
+	return 0;
+}
+
+static int rig_close(struct rig *g)
+{
+	for (int l = 0; l < g->nlocal; l++)
+		RANK_OK(symcclCommDestroy(g->m[l].comm));
+	return rig_stop(g);
 }
 
 static int sync_all(struct rig *g)
@@ -453,4 +486,257 @@ Test(comm_cuda, order_in_one_process)
 Test(comm_cuda, order_between_processes)
 {
 	run(&(struct shape){2, 1, "2"}, streams_and_graphs);
+}
+
+/* ---- GPUs that do not reach each other --------------------------------------------------------
+ */
+
+static int no_p2p(int proc, int n, void *arg)
+{
+	struct rig g = {0};
+	symcclUniqueId id;
+
+	(void)n;
+	setenv("FAKECUDA_P2P", "10/01", 1);
+	RANK_TRY(rig_start(&g, proc, arg));
+	RANK_TRY(new_id(proc, &id));
+	RANK_RESULT(symcclCommInitRank(&g.m[0].comm, g.nranks, id, proc), symcclInvalidUsage);
+	RANK_CHECK(strstr(error_text(), "no P2P access to GPU") != NULL &&
+			   strstr(error_text(), "several nodes are not supported yet") != NULL,
+		"%s", error_text());
+	return rig_stop(&g);
+}
+
+Test(comm_cuda, no_p2p)
+{
+	run(&(struct shape){2, 1, "2"}, no_p2p);
+}
+
+/* The driver says that all is well. Ranks 0 and 2 share a GPU. */
+static int lie(int proc, const char *how, const char *sentence, void *arg)
+{
+	struct rig g = {0};
+	symcclUniqueId id;
+
+	setenv("FAKECUDA_LIE", how, 1);
+	RANK_TRY(rig_start(&g, proc, arg));
+	RANK_TRY(new_id(proc, &id));
+	RANK_OK(symcclCommInitRank(&g.m[0].comm, g.nranks, id, proc));
+	RANK_RESULT(symcclCommWindowRegister(g.m[0].comm, g.m[0].buf[0], ROOM, &g.m[0].win[0],
+			    SYMCCL_WIN_COLL_SYMMETRIC),
+		symcclInvalidUsage);
+	RANK_CHECK(strstr(error_text(), sentence) != NULL &&
+			   strstr(error_text(), "several nodes are not supported yet") != NULL,
+		"%s", error_text());
+	RANK_BARRIER();
+	RANK_OK(symcclCommDestroy(g.m[0].comm));
+	return rig_stop(&g);
+}
+
+static int lost(int proc, int n, void *arg)
+{
+	(void)n;
+	return lie(proc, "w",
+		"what rank 1's GPU wrote did not arrive in the memory of rank 0's: P2P", arg);
+}
+
+static int misread(int proc, int n, void *arg)
+{
+	(void)n;
+	return lie(proc, "r",
+		"rank 0's GPU read something else than what is in the memory of rank 1's: P2P",
+		arg);
+}
+
+Test(comm_cuda, p2p_that_loses_writes)
+{
+	run(&(struct shape){3, 1, "2"}, lost);
+}
+
+Test(comm_cuda, p2p_that_reads_wrong)
+{
+	run(&(struct shape){3, 1, "2"}, misread);
+}
+
+/* ---- Every driver call fails once ---------------------------------------------------------- */
+
+/* The n-th of the driver calls that the library makes fails; those of the test do not count. */
+static struct {
+	fakecuda_fail_at_t fail_at;
+	fakecuda_calls_t calls;
+	fakecuda_failed_t failed;
+	fakecuda_leaks_t leaks;
+	long n, made;
+	char name[64];
+} inject;
+
+static void inject_on(void)
+{
+	inject.fail_at(inject.n > inject.made ? inject.n - inject.made : 0, CUDA_ERROR_UNKNOWN, 0);
+}
+
+static void inject_off(void)
+{
+	inject.made += inject.calls();
+	if (inject.failed()[0] != '\0')
+		snprintf(inject.name, sizeof(inject.name), "%s", inject.failed());
+	inject.fail_at(0, 0, 0);
+}
+
+#define INJECTED(call) \
+	({ \
+		symcclResult_t e_; \
+		inject_on(); \
+		e_ = (call); \
+		inject_off(); \
+		e_; \
+	})
+
+/* What undoes cannot report; where no context or device is told there is a substitute. */
+static int tolerated(const char *name)
+{
+	static const char *const names[] = {"", "cuMemRelease", "cuMemUnmap", "cuMemAddressFree",
+		"cuThreadExchangeStreamCaptureMode", "cuCtxGetCurrent", "cuCtxGetDevice",
+		"cuCtxSetCurrent", "cuMemFreeHost", "cuEventDestroy_v2", "cuEventSynchronize",
+		"cuMemGetAllocationPropertiesFromHandle", "cuCtxPopCurrent_v2",
+		"cuDeviceGetUuid_v2" /* a copy will tell */};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (strcmp(name, names[i]) == 0)
+			return 1;
+	return 0;
+}
+
+static symcclResult_t calls_of(struct member *m)
+{
+	static const struct one large = {symcclFuncAllReduce, symcclInt64, symcclSum, 132000, 256,
+		2, 0, 0}; /* from plain memory, in pieces */
+	static const struct one gather = {
+		symcclFuncAllGather, symcclInt64, symcclSum, ORDER_COUNT, 1 << 20, 0, 2, 0};
+	CUgraph graph = NULL;
+	symcclResult_t e;
+
+	e = INJECTED(enqueue(&there, m, m->stream[0]));
+	if (e == symcclSuccess)
+		e = INJECTED(enqueue(&back, m, m->stream[1]));
+	if (e == symcclSuccess)
+		e = INJECTED(enqueue(&large, m, m->stream[0]));
+	if (e == symcclSuccess && cu.StreamBeginCapture(m->stream[0],
+					  CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS) {
+		e = INJECTED(enqueue(&there, m, m->stream[0]));
+		if (e == symcclSuccess)
+			e = INJECTED(enqueue(&gather, m, m->stream[0]));
+		cu.StreamEndCapture(m->stream[0], &graph);
+		if (graph != NULL)
+			cu.GraphDestroy(graph);
+	}
+	if (e == symcclSuccess)
+		e = INJECTED(enqueue(&gather, m, m->stream[1]));
+	return e;
+}
+
+struct outcome {
+	uint32_t ran_out;
+	symcclResult_t e[2];
+	char name[64];
+};
+
+static int trial(struct rig *g, int proc, int victim, long n, int *more)
+{
+	struct outcome *all = ranks_shared();
+	struct member *m = &g->m[0];
+	symcclResult_t e, async = symcclSuccess;
+	char before[256], after[256];
+	int open0 = inject.leaks(before, sizeof(before)), open1;
+	symcclUniqueId id;
+
+	RANK_TRY(new_id(proc, &id));
+	m->comm = NULL;
+	inject.n = proc == victim ? n : 0;
+	inject.made = 0;
+	inject.name[0] = '\0';
+	e = INJECTED(symcclCommInitRank(&m->comm, g->nranks, id, m->rank));
+	for (int i = 0; i < 2 && e == symcclSuccess; i++)
+		e = INJECTED(symcclCommWindowRegister(
+			m->comm, m->buf[i], ROOM, &m->win[i], SYMCCL_WIN_COLL_SYMMETRIC));
+	if (e == symcclSuccess)
+		e = calls_of(m);
+	/* A bad argument is its own rank's affair, until that gives up. */
+	if (e != symcclSuccess && strcmp(inject.name, "cuPointerGetAttribute") == 0) {
+		RANK_OK(symcclCommAbort(m->comm));
+		m->comm = NULL;
+	}
+	/* Whatever else happened, what was enqueued ends. */
+	RANK_OK(cu_bind_thread(m->device));
+	for (int i = 0; i < 2; i++)
+		CU_OK(cu.StreamSynchronize(m->stream[i]));
+	all->e[proc] = e;
+	if (proc == victim)
+		snprintf(all->name, sizeof(all->name), "%s", inject.name);
+	RANK_BARRIER();
+	/* Who noticed nothing while it enqueued is told afterwards. */
+	for (int i = 0; i < 5000 && e == symcclSuccess && async == symcclSuccess &&
+			all->e[!proc] != symcclSuccess;
+		i++) {
+		symcclCommGetAsyncError(m->comm, &async);
+		usleep(1000);
+	}
+	if (all->e[victim] != symcclSuccess)
+		RANK_CHECK(e != symcclSuccess || async != symcclSuccess,
+			"call %ld, %s: rank %d heard nothing", n, all->name, proc);
+	else
+		RANK_CHECK(tolerated(all->name), "call %ld, %s, failed and nobody said so", n,
+			all->name);
+	if (m->comm != NULL)
+		INJECTED(symcclCommDestroy(m->comm));
+	if (proc == victim && inject.name[0] == '\0')
+		all->ran_out = 1;
+	open1 = inject.leaks(after, sizeof(after));
+	/* Code stays loaded until the process ends. */
+	open1 -= strstr(after, "libraries") != NULL && strstr(before, "libraries") == NULL;
+	RANK_CHECK(open1 == open0, "call %ld, %s: open before: %s after: %s", n, inject.name,
+		before, after);
+	RANK_BARRIER();
+	*more = !all->ran_out;
+	RANK_BARRIER();
+	return 0;
+}
+
+static int every_call(int proc, int n, void *arg)
+{
+	int more = 1, victim = (int)(test_seed() % 2);
+	int step = getenv("SYMCCL_TEST_FULL") != NULL ? 1 : 4;
+	struct outcome *all = ranks_shared();
+	struct rig g = {0};
+	long i;
+
+	(void)n;
+	RANK_TRY(rig_start(&g, proc, arg));
+	inject.fail_at = (fakecuda_fail_at_t)fakecuda_hook("fakecuda_fail_at");
+	inject.calls = (fakecuda_calls_t)fakecuda_hook("fakecuda_calls");
+	inject.failed = (fakecuda_failed_t)fakecuda_hook("fakecuda_failed");
+	inject.leaks = (fakecuda_leaks_t)fakecuda_hook("fakecuda_leaks");
+	/* A stride through the start, with its hundreds of kernels, which a process loads once;
+	 * then every call, or every fourth. */
+	for (i = 1 + (long)(test_seed() % 7); more && i < 1000; i += 41) {
+		ranks_note("call %ld, kernels not loaded", i);
+		RANK_TRY(trial(&g, proc, victim, i, &more));
+	}
+	RANK_TRY(trial(&g, proc, victim, 1L << 30, &more));
+	RANK_BARRIER();
+	all->ran_out = 0;
+	RANK_BARRIER();
+	more = 1;
+	for (i = 1 + (long)(test_seed() / 8 % (uint64_t)step); more; i += step) {
+		ranks_note("call %ld", i);
+		RANK_TRY(trial(&g, proc, victim, i, &more));
+	}
+	RANK_CHECK(i > 60, "only %ld calls", i);
+	RANK_BARRIER();
+	return rig_stop(&g);
+}
+
+Test(comm_cuda, every_call_fails)
+{
+	run(&(struct shape){2, 1, "2"}, every_call);
 }
