@@ -5,14 +5,6 @@
 #include "hub.h"
 #include "util.h"
 
-symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream)
-{
-	struct coll_call c = {.func = symcclFuncBarrier};
-
-	TRY(comm_check_handle(comm));
-	return comm_call(comm, &c, stream);
-}
-
 /* ---- The same call on all ranks ------------------------------------------------------------ */
 
 static struct coll_call call_of(symcclFunc_t func, const void *sendbuff, void *recvbuff,
@@ -26,50 +18,66 @@ static struct coll_call call_of(symcclFunc_t func, const void *sendbuff, void *r
 		.root = root};
 }
 
+static symcclResult_t anew(symcclFunc_t func, const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
+{
+	struct coll_call c = call_of(func, sendbuff, recvbuff, count, datatype, 0);
+
+	TRY(comm_check_handle(comm));
+	if (coll_reduces(func))
+		TRY(comm_error(comm, redop_resolve(comm, op, &c)));
+	return comm_call(comm, &c, stream);
+}
+
+/* Most calls on the host are like one before, and small ones take no longer than all the checks
+ * would: these run what is remembered. */
+__attribute__((always_inline)) static inline symcclResult_t without_root(symcclFunc_t func,
+	const void *sendbuff, void *recvbuff, size_t count, symcclDataType_t datatype,
+	symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
+{
+	if (comm != NULL && comm->magic == COMM_MAGIC && comm->fork_gen == fork_generation() &&
+		stream == NULL && !group_open() && comm->ready && comm->gpu == NULL &&
+		mem_frees() == comm->freed_seen) {
+		const struct plan_memo *m = comm_memo(comm, recvbuff, count);
+
+		if (comm_remembers(comm, m, func, sendbuff, recvbuff, count, datatype, op, 0))
+			return comm_run_again(comm, m);
+	}
+	return anew(func, sendbuff, recvbuff, count, datatype, op, comm, stream);
+}
+
+symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream)
+{
+	return without_root(
+		symcclFuncBarrier, NULL, NULL, 0, (symcclDataType_t)0, symcclSum, comm, stream);
+}
+
 symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
 	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c =
-		call_of(symcclFuncAllGather, sendbuff, recvbuff, sendcount, datatype, 0);
-
-	TRY(comm_check_handle(comm));
-	return comm_call(comm, &c, stream);
+	return without_root(symcclFuncAllGather, sendbuff, recvbuff, sendcount, datatype, symcclSum,
+		comm, stream);
 }
 
 symcclResult_t symcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c = call_of(symcclFuncAlltoAll, sendbuff, recvbuff, count, datatype, 0);
-
-	TRY(comm_check_handle(comm));
-	return comm_call(comm, &c, stream);
-}
-
-static symcclResult_t reducing(
-	struct coll_call *c, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
-{
-	TRY(comm_check_handle(comm));
-	TRY(comm_error(comm, redop_resolve(comm, op, c)));
-	if (c->func == symcclFuncReduce && c->root != comm->rank)
-		c->recv.ptr = NULL;
-	return comm_call(comm, c, stream);
+	return without_root(
+		symcclFuncAlltoAll, sendbuff, recvbuff, count, datatype, symcclSum, comm, stream);
 }
 
 symcclResult_t symcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c = call_of(symcclFuncAllReduce, sendbuff, recvbuff, count, datatype, 0);
-
-	return reducing(&c, op, comm, stream);
+	return without_root(
+		symcclFuncAllReduce, sendbuff, recvbuff, count, datatype, op, comm, stream);
 }
 
 symcclResult_t symcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
 	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c =
-		call_of(symcclFuncReduceScatter, sendbuff, recvbuff, recvcount, datatype, 0);
-
-	return reducing(&c, op, comm, stream);
+	return without_root(
+		symcclFuncReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
 }
 
 symcclResult_t symcclReduce(const void *sendbuff, void *recvbuff, size_t count,
@@ -78,7 +86,11 @@ symcclResult_t symcclReduce(const void *sendbuff, void *recvbuff, size_t count,
 {
 	struct coll_call c = call_of(symcclFuncReduce, sendbuff, recvbuff, count, datatype, root);
 
-	return reducing(&c, op, comm, stream);
+	TRY(comm_check_handle(comm));
+	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
+	if (root != comm->rank)
+		c.recv.ptr = NULL;
+	return comm_call(comm, &c, stream);
 }
 
 symcclResult_t symcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,

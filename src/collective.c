@@ -119,20 +119,17 @@ static const char *plan_name(const struct coll_plan *p)
 	return p->algo ? p->algo->name : "scratch";
 }
 
-/* The same arguments again take the same plan, as long as no window came or went. */
 static symcclResult_t plan_call(
 	symcclComm_t comm, const struct coll_call *c, struct plan_memo **out)
 {
-	struct plan_memo *m = &comm->memo[((uintptr_t)c->recv.ptr / 64 + c->count) % PLAN_MEMOS];
+	struct plan_memo *m = comm_memo(comm, c->recv.ptr, c->count);
 	size_t send, recv;
 
 	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))
 		comm_windows_recheck(comm);
 	*out = m;
-	if (m->gen == comm->wins_gen + 1 && m->call.func == c->func && m->call.count == c->count &&
-		m->call.type == c->type && m->call.op == c->op && m->call.root == c->root &&
-		m->call.has_factor == c->has_factor && m->call.factor == c->factor &&
-		m->call.send.ptr == c->send.ptr && m->call.recv.ptr == c->recv.ptr)
+	if (!c->has_factor && comm_remembers(comm, m, c->func, c->send.ptr, c->recv.ptr, c->count,
+				      c->type, c->op, c->root))
 		return symcclSuccess;
 	TRY(coll_check(c, comm->rank, comm->nranks));
 	m->gen = 0;
@@ -208,6 +205,24 @@ symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_
 			e = run_failed(comm, e);
 	}
 	e = comm_error(comm, e);
+	__atomic_store_n(&comm->busy, 0, __ATOMIC_RELEASE);
+	return e;
+}
+
+/* What comm_run does, less all that need not be done again. */
+symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m)
+{
+	symcclResult_t e;
+
+	__atomic_store_n(&comm->busy, 1, __ATOMIC_RELAXED);
+	e = hub_alive(comm->hub) ? symcclSuccess : hub_status(comm->hub);
+	if (__builtin_expect(e == symcclSuccess, 1)) {
+		e = coll_run_host(&comm->team, &m->call, &m->plan);
+		if (__builtin_expect(e != symcclSuccess, 0))
+			e = run_failed(comm, e);
+	}
+	if (__builtin_expect(e != symcclSuccess, 0))
+		e = comm_error(comm, e);
 	__atomic_store_n(&comm->busy, 0, __ATOMIC_RELEASE);
 	return e;
 }

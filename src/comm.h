@@ -162,6 +162,23 @@ symcclResult_t comm_join_finish(
  * say. The name is copied. */
 symcclResult_t comm_config_read(const symcclConfig_t *in, symcclConfig_t *out, char name[64]);
 
+/* The same arguments again take the same plan, as long as no window came or went. */
+static inline struct plan_memo *comm_memo(symcclComm_t comm, const void *recv, size_t count)
+{
+	return &comm->memo[((uintptr_t)recv / 64 + count) % PLAN_MEMOS];
+}
+/* A call without a factor. */
+static inline int comm_remembers(symcclComm_t comm, const struct plan_memo *m, symcclFunc_t func,
+	const void *send, const void *recv, size_t count, symcclDataType_t type, symcclRedOp_t op,
+	int root)
+{
+	return m->gen == comm->wins_gen + 1 && m->call.func == func && m->call.count == count &&
+	       m->call.type == type && m->call.op == op && m->call.root == root &&
+	       !m->call.has_factor && m->call.send.ptr == send && m->call.recv.ptr == recv;
+}
+/* Run what is remembered, on the host. */
+symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m);
+
 /* Run one call now, in the calling thread, or put it on the stream (collective.c). */
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
 /* The same, or queue it when a group is open. Takes over the call's lists. */
@@ -171,7 +188,11 @@ void comm_call_free(struct coll_call *call);
 symcclResult_t redop_resolve(symcclComm_t comm, symcclRedOp_t op, struct coll_call *c);
 
 /* Groups (group.c). Nonzero inside one; then calls queue a task instead of running. */
-int group_open(void);
+extern __thread int group_depth __attribute__((tls_model("initial-exec")));
+static inline int group_open(void)
+{
+	return group_depth > 0;
+}
 /* Nonzero when the open group has queued something on comm. */
 int group_holds(symcclComm_t comm);
 /* Forget what the open group has queued on comm. */
@@ -189,6 +210,10 @@ void comm_windows_free(symcclComm_t comm);
 void comm_devcomms_free(symcclComm_t comm); /* devcomm.c */
 
 /* Bumped in every forked child. */
-unsigned fork_generation(void);
+extern unsigned fork_gen;
+static inline unsigned fork_generation(void)
+{
+	return __atomic_load_n(&fork_gen, __ATOMIC_RELAXED);
+}
 
 #endif

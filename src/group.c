@@ -38,15 +38,11 @@ struct member {
 	struct reg_set *set;
 };
 
+__thread int group_depth;
 static __thread struct {
-	int depth, ntasks, room;
+	int ntasks, room;
 	struct task *tasks;
 } group;
-
-int group_open(void)
-{
-	return group.depth > 0;
-}
 
 int group_holds(symcclComm_t comm)
 {
@@ -347,7 +343,7 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 
 symcclResult_t symcclGroupStart(void)
 {
-	group.depth++;
+	group_depth++;
 	return symcclSuccess;
 }
 
@@ -358,9 +354,9 @@ symcclResult_t symcclGroupEnd(void)
 	int n = group.ntasks;
 	symcclResult_t e;
 
-	if (group.depth == 0)
+	if (group_depth == 0)
 		return fail(symcclInvalidUsage, "symcclGroupEnd without symcclGroupStart");
-	if (--group.depth > 0)
+	if (--group_depth > 0)
 		return symcclSuccess;
 	memset(&group, 0, sizeof(group));
 	e = n > 0 ? run_group(tasks, n, text) : symcclSuccess;

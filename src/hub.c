@@ -20,7 +20,7 @@
 
 static pthread_mutex_t hubs_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hub *hubs;
-static unsigned fork_gen;
+unsigned fork_gen;
 
 /* A child of fork() has none of its parent's threads: it starts without hubs. */
 static void forked_child(void)
@@ -33,11 +33,6 @@ static void forked_child(void)
 static void watch_forks(void)
 {
 	pthread_atfork(NULL, NULL, forked_child);
-}
-
-unsigned fork_generation(void)
-{
-	return __atomic_load_n(&fork_gen, __ATOMIC_RELAXED);
 }
 
 static void poke(int eventfd)

@@ -69,6 +69,12 @@ void hub_fail_here(struct hub *h, symcclResult_t code, int rank);
 /* The failure that stands, with its sentence in the calling thread; success while alive. Any
  * thread; one load when all is well. */
 symcclResult_t hub_status(struct hub *h);
+/* Is all well? */
+static inline int hub_alive(const struct hub *h)
+{
+	return __atomic_load_n(&h->state, __ATOMIC_ACQUIRE) != HUB_FAILED &&
+	       (h->board == NULL || !__atomic_load_n(&h->board->abort, __ATOMIC_ACQUIRE));
+}
 /* Something for the worker to look at. */
 void hub_wake(struct hub *h);
 

@@ -102,16 +102,11 @@ symcclResult_t symcclMemAlloc(void **ptr, size_t size)
 	return symcclMemAllocOn(ptr, size, symcclDeviceAuto);
 }
 
-static unsigned frees; /* atomic */
-
-unsigned mem_frees(void)
-{
-	return __atomic_load_n(&frees, __ATOMIC_ACQUIRE);
-}
+unsigned mem_nfrees;
 
 void mem_freed(void)
 {
-	__atomic_add_fetch(&frees, 1, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&mem_nfrees, 1, __ATOMIC_RELEASE);
 }
 
 symcclResult_t symcclMemFree(void *ptr)

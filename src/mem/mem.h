@@ -118,7 +118,11 @@ uint64_t mem_proc_uid(void);
 struct mem_uid mem_uid_next(void);
 /* Grows with every free of symcclMemAlloc's memory: windows over it must be looked at again. Any
  * thread, one load. */
-unsigned mem_frees(void);
+extern unsigned mem_nfrees; /* atomic */
+static inline unsigned mem_frees(void)
+{
+	return __atomic_load_n(&mem_nfrees, __ATOMIC_ACQUIRE);
+}
 /* For backends: called when the memory is not found any more, before its addresses can be had by
  * anybody else. */
 void mem_freed(void);
