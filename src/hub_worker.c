@@ -195,10 +195,10 @@ static void run_batch(struct hub *h, int n, uint64_t deadline)
 	pthread_mutex_unlock(&h->lock);
 	if (sets != NULL)
 		e = sym_batch(&h->sym, sets, n, freed, nfreed, deadline, &taken);
-	if (e == symcclSuccess && h->gpu != NULL)
-		e = hub_gpu_prove(h, deadline);
 	else
 		fail(e, "out of memory while windows were being registered");
+	if (e == symcclSuccess && h->gpu != NULL)
+		e = hub_gpu_prove(h, deadline);
 	free(freed);
 	if (e != symcclSuccess) {
 		failure_from(&why, e);
