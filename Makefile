@@ -167,6 +167,13 @@ include $(S)src/shim/rules.mk
 
 TUNE_OBJ := $(call objs,$(wildcard $(S)tools/tune/*.c))
 $(O)/obj/perf/%.o $(O)/obj/tools/%.o: OBJ_FLAGS := -I$(S)perf
+# Results say which commit they are of.
+ifndef PERF_COMMIT
+PERF_COMMIT := $(shell git -C $(or $(S),.) describe --always --dirty --abbrev=12 2>/dev/null)
+endif
+$(eval $(call stamp,$(O)/obj/commit,$$(PERF_COMMIT)))
+$(O)/obj/perf/common_report.o: OBJ_FLAGS := -I$(S)perf -DPERF_COMMIT='"$(PERF_COMMIT)"'
+$(O)/obj/perf/common_report.o: $(O)/obj/commit
 $(O)/obj/tests/%.o: OBJ_FLAGS := -I$(S)tests $(CRITERION_CFLAGS)
 $(O)/obj/examples/%.o: INCLUDES := -I$(S)include
 $(O)/obj/src/params.o: $(S)src/params.def
