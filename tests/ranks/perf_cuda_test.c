@@ -109,11 +109,12 @@ Test(perf_cuda, graphs)
 Test(perf_cuda, says_what_it_timed)
 {
 	static struct run r;
-	char json[8192] = "";
-	const char *path = "/tmp/perf_cuda_test.json";
+	char json[8192] = "", path[64], words[128];
 	FILE *f;
 
-	run(&r, "1", "-P 2 --sizes 8 -R 2 -G 5 -n 4 -J /tmp/perf_cuda_test.json");
+	snprintf(path, sizeof(path), "/tmp/perf_cuda_test.%d.json", (int)getpid());
+	snprintf(words, sizeof(words), "-P 2 --sizes 8 -R 2 -G 5 -n 4 -J %s", path);
+	run(&r, "1", words);
 	cr_assert_eq(r.status, 0, "%s", r.text);
 	cr_assert(strstr(r.text, "a graph launched 5 times"), "%s", r.text);
 	cr_assert(strstr(r.text, "share a GPU without MPS"), "%s", r.text);
