@@ -158,32 +158,31 @@ static double reducescatter_direct_cost(const struct coll_team *t, const struct 
 
 static double alltoall_packet_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks, stages = 1 + b / (double)t->layout.stage_bytes;
+	double b = block_bytes(c), n = t->nranks, more = b / (double)t->layout.stage_bytes;
 
 	if (b <= CTRL_SLOT_INLINE)
 		return step_us(t);
-	return stages * step_us(t) + 0.05 + 1.4 * b * (2 * n - 1) / rate(t, 0);
+	return step_us(t) + more * next_step_us(t) + 0.05 +
+	       1.2 * b * (2 * n - 1) / rate(t, b * (4 * n - 2));
 }
 
 static double alltoall_push_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	return step_us(t) + next_step_us(t) + b * n / rate(t, b * n * n);
+	return step_us(t) + next_step_us(t) + b * n / rate(t, 2 * b * n);
 }
 
 static double alltoall_pull_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double b = block_bytes(c), n = t->nranks;
 
-	return step_us(t) + next_step_us(t) + 2 * b * n / rate(t, b * n * n);
+	return step_us(t) + next_step_us(t) + 1.4 * b * n / rate(t, 2 * b * n);
 }
 
 static double alltoall_read_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks;
-
-	return 2 * step_us(t) + n * 1.5 + 2.6 * b * n / rate(t, b * n * n / 8);
+	return allgather_read_cost(t, c); /* as many bytes from as many */
 }
 
 static double reduce_ring_cost(const struct coll_team *t, const struct coll_call *c)
@@ -195,9 +194,9 @@ static double reduce_ring_cost(const struct coll_team *t, const struct coll_call
 
 static double reduce_direct_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double b = block_bytes(c), n = t->nranks;
+	double b = block_bytes(c);
 
-	return 2 * step_us(t) + 0.05 + 1.5 * b / rate(t, b * n / 4);
+	return step_us(t) + next_step_us(t) + 0.05 + 1.5 * b / reduce_rate(t, 2 * b);
 }
 
 /* Not compared with anything: how a message travels its two ranks find out. */
