@@ -1,10 +1,11 @@
 #!/bin/bash
-# install-deps.sh build|check|ci: make sure that what the build, the tests, or all of continuous
-# integration needs is there. Says what it installs before it does. SYMCCL_NO_INSTALL=1: print the command and stop instead.
+# install-deps.sh build|check|ci|arm64: make sure that what the build, the tests, all of continuous
+# integration, or the tests under aarch64 emulation need is there. Says what it installs before it does. SYMCCL_NO_INSTALL=1: print the command and stop instead.
 # CC and D are taken from the environment, as make has them.
 set -u
 what=${1:-build}
 missing=()
+foreign= # Debian must first be told of packages for another architecture
 
 compiles() { # compiler [flags]: builds a program, so its C library and run time are there too
 	local out rc
@@ -50,6 +51,13 @@ if [ "$what" = ci ]; then
 	command -v g++ >/dev/null || missing+=(g++)
 	command -v clang-format-14 >/dev/null || missing+=(clang-format-14)
 fi
+if [ "$what" = arm64 ]; then
+	dpkg --print-foreign-architectures | grep -qx arm64 || foreign=1
+	command -v aarch64-linux-gnu-gcc >/dev/null ||
+		missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+	command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
+	[ -e /usr/lib/aarch64-linux-gnu/libsodium.a ] || missing+=(libsodium-dev:arm64)
+fi
 case ${D:+$CC} in
 *clang*) compiles $CC -fsanitize=address || missing+=(libclang-rt-dev) ;;
 esac
@@ -64,6 +72,7 @@ install="apt-get install -y --no-install-recommends ${missing[*]}"
 if [ "${SYMCCL_NO_INSTALL:-0}" = 1 ]; then
 	echo "missing: ${missing[*]}" >&2
 	echo "SYMCCL_NO_INSTALL=1 is set; run this, then make again:" >&2
+	[ -z "$foreign" ] || echo "  ${sudo:+sudo }sh -c 'dpkg --add-architecture arm64 && apt-get update'" >&2
 	echo "  ${sudo:+sudo }$install" >&2
 	exit 1
 fi
@@ -76,6 +85,7 @@ if [ -n "$sudo" ] && ! command -v sudo >/dev/null; then
 	exit 1
 fi
 echo "symccl: installing what is missing: ${missing[*]}"
+[ -z "$foreign" ] || echo "symccl: running: ${sudo:+$sudo }dpkg --add-architecture arm64"
 echo "symccl: running: ${sudo:+$sudo }$install"
 apt() {
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 "$@" </dev/null
@@ -84,7 +94,9 @@ apt() {
 inst() {
 	apt install -y --no-install-recommends "${missing[@]}"
 }
-if ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
+if [ -n "$foreign" ]; then
+	$sudo dpkg --add-architecture arm64 && apt update && inst
+elif ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
 	apt update
 	inst
 else
