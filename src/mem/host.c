@@ -343,8 +343,17 @@ static symcclResult_t map(void *va, struct mem_handle *m)
 	return symcclSuccess;
 }
 
+/* What replaces a mapping keeps the process's other threads from faulting in or mapping anything
+ * until all its pages are gone, 25 ms a GiB; this lets them. */
+static void pages_drop(char *va, size_t size)
+{
+	for (size_t at = 0; size > PREFAULT_PIECE && at < size; at += PREFAULT_PIECE)
+		madvise(va + at, MIN(PREFAULT_PIECE, size - at), MADV_DONTNEED);
+}
+
 static symcclResult_t unmap(void *va, struct mem_handle *m)
 {
+	pages_drop(va, m->size);
 	if (mmap(va, m->size, PROT_NONE, RESERVE_FLAGS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return fail(symcclSystemError, "cannot unmap %zu bytes of shared memory: %m%s",
 			m->size, advice());

@@ -1,5 +1,6 @@
 /* The second half of a batch: pass handles, map, vote, commit or undo. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -288,6 +289,9 @@ void batch_apply_freed(struct sym *s, const struct wbuf *freed, int nranks)
 
 void sym_reap(struct sym *s)
 {
+	/* It may take long: those who have just been woken go first. */
+	if (s->doomed != NULL)
+		sched_yield();
 	/* In the order in which they were freed: extents depend on it. */
 	while (s->doomed != NULL) {
 		struct window *w = s->doomed;
