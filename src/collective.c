@@ -148,9 +148,12 @@ static symcclResult_t plan_call(
 	return symcclSuccess;
 }
 
-/* A call that names its peers: no two are alike, so nothing is remembered. */
-static symcclResult_t plan_listed(symcclComm_t comm, struct coll_call *c, struct coll_plan *plan)
+/* A call that names its peers: no two are alike, so the messages are not remembered. */
+static symcclResult_t plan_listed(
+	symcclComm_t comm, struct coll_call *c, const struct coll_plan **plan)
 {
+	struct coll_plan *p = &comm->listed[c->func - symcclFuncAlltoAllv];
+
 	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))
 		comm_windows_recheck(comm);
 	for (int i = 0; i < c->nxfers; i++) {
@@ -166,7 +169,8 @@ static symcclResult_t plan_listed(symcclComm_t comm, struct coll_call *c, struct
 		if (comm->gpu != NULL && n > 0)
 			TRY(comm_gpu_check_buffer(comm, "localbuff", c->send.ptr));
 	}
-	return coll_plan(&comm->team, c, plan);
+	*plan = p;
+	return comm->gpu == NULL && p->algo != NULL ? symcclSuccess : coll_plan(&comm->team, c, p);
 }
 
 /* A collective that fails half-way leaves the ranks out of step: the communicator is over. */
@@ -183,8 +187,8 @@ static symcclResult_t run_failed(symcclComm_t comm, symcclResult_t e)
 
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream)
 {
+	const struct coll_plan *plan = NULL;
 	struct plan_memo *m = NULL;
-	struct coll_plan listed;
 	symcclResult_t e;
 
 	/* Relaxed: symcclCommAbort pays for the order. */
@@ -193,12 +197,13 @@ symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_
 	if (e == symcclSuccess)
 		e = comm_ready(comm);
 	if (e == symcclSuccess)
-		e = coll_is_listed(call->func) ? plan_listed(comm, call, &listed)
+		e = coll_is_listed(call->func) ? plan_listed(comm, call, &plan)
 					       : plan_call(comm, call, &m);
 	if (e == symcclSuccess) {
 		const struct coll_call *c = m ? &m->call : call;
-		const struct coll_plan *plan = m ? &m->plan : &listed;
 
+		if (m)
+			plan = &m->plan;
 		e = comm->gpu ? comm_gpu_run(comm, c, plan, stream)
 			      : coll_run_host(&comm->team, c, plan);
 		if (__builtin_expect(e != symcclSuccess, 0))

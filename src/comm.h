@@ -86,6 +86,8 @@ struct symcclComm {
 	struct symcclRequest *requests; /* not waited for yet */
 	struct devcomm *devcomms;
 	struct plan_memo memo[PLAN_MEMOS];
+	/* On the host, of calls that name their peers: all of one kind take the same. */
+	struct coll_plan listed[symcclNumFuncs - symcclFuncAlltoAllv];
 	struct reg_set *readying; /* between comm_ready_begin and comm_ready_finish */
 	struct redop *redops;     /* pre-multiplied sums: op symcclNumOps + i */
 	int nredops;

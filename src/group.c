@@ -43,6 +43,10 @@ static __thread struct {
 	int ntasks, room;
 	struct task *tasks;
 } group;
+/* Most groups are small and need no allocation. */
+enum { FEW = 4 };
+static __thread struct task few[FEW];
+static __thread int few_busy;
 
 int group_holds(symcclComm_t comm)
 {
@@ -66,54 +70,79 @@ void group_drop(symcclComm_t comm)
 	group.ntasks = n;
 }
 
-static symcclResult_t group_add(const struct task *t)
+/* The next task, for the caller to fill. */
+static symcclResult_t group_add(enum task_kind kind, symcclComm_t comm, struct task **out)
 {
-	if (group.ntasks == group.room) {
+	struct task *t;
+
+	if (group.ntasks == 0 && group.tasks == NULL && !few_busy) {
+		few_busy = 1;
+		group.tasks = few;
+		group.room = FEW;
+	} else if (group.ntasks == group.room) {
 		int room = group.room * 2 + 16;
-		struct task *p = realloc(group.tasks, (size_t)room * sizeof(*p));
+		struct task *old = group.tasks == few ? NULL : group.tasks;
+		struct task *p = realloc(old, (size_t)room * sizeof(*p));
 
 		if (p == NULL)
 			return fail(symcclSystemError, "out of memory for a group");
+		if (group.tasks == few) {
+			memcpy(p, few, sizeof(few));
+			few_busy = 0;
+		}
 		group.tasks = p;
 		group.room = room;
 	}
-	group.tasks[group.ntasks++] = *t;
+	t = &group.tasks[group.ntasks++];
+	t->kind = kind;
+	t->comm = comm;
+	*out = t;
 	return symcclSuccess;
 }
 
 symcclResult_t group_add_join(const struct join_task *t)
 {
-	struct task k = {.kind = TASK_JOIN, .join = *t};
+	struct task *k;
 
-	return group_add(&k);
+	TRY(group_add(TASK_JOIN, NULL, &k));
+	k->join = *t;
+	return symcclSuccess;
 }
 
 symcclResult_t group_add_life(const struct life *l)
 {
-	struct task k = {.kind = TASK_LIFE, .comm = l->comm, .life = *l};
+	struct task *k;
 
-	return comm_error(l->comm, group_add(&k));
+	TRY(comm_error(l->comm, group_add(TASK_LIFE, l->comm, &k)));
+	k->life = *l;
+	return symcclSuccess;
 }
 
 symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t)
 {
-	struct task k = {.kind = TASK_WINDOW, .comm = comm, .win = *t};
+	struct task *k;
 
-	return comm_error(comm, group_add(&k));
+	TRY(comm_error(comm, group_add(TASK_WINDOW, comm, &k)));
+	k->win = *t;
+	return symcclSuccess;
 }
 
 symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream)
 {
-	struct task k = {.kind = TASK_CALL, .comm = comm, .call = *call, .stream = stream};
+	struct task *k;
 	symcclResult_t e;
 
 	/* What is wrong by itself is said here, not at the end. */
 	e = coll_check(call, comm->rank, comm->nranks);
 	if (e == symcclSuccess)
-		e = group_add(&k);
-	if (e != symcclSuccess)
+		e = group_add(TASK_CALL, comm, &k);
+	if (e != symcclSuccess) {
 		comm_call_free(call);
-	return comm_error(comm, e);
+		return comm_error(comm, e);
+	}
+	k->call = *call;
+	k->stream = stream;
+	return symcclSuccess;
 }
 
 static void keep(symcclResult_t *first, char *text, symcclResult_t e)
@@ -164,10 +193,16 @@ static symcclResult_t run_joins(struct task *tasks, int n, char *text)
 /* In two goes: before the collectives, and what ends a communicator after them. */
 static symcclResult_t run_lives(struct task *tasks, int n, int ending, char *text)
 {
-	struct life *l = calloc((size_t)n, sizeof(*l));
 	symcclResult_t first = symcclSuccess;
+	struct life *l;
 	int k = 0;
 
+	for (int i = 0; i < n; i++)
+		k += tasks[i].kind == TASK_LIFE;
+	if (k == 0)
+		return symcclSuccess;
+	l = calloc((size_t)k, sizeof(*l));
+	k = 0;
 	if (l == NULL)
 		return fail(symcclSystemError, "out of memory for a group");
 	for (int i = 0; i < n; i++)
@@ -305,7 +340,7 @@ static symcclResult_t run_calls(struct member *m, int n, char *text)
 
 static symcclResult_t run_group(struct task *tasks, int n, char *text)
 {
-	struct member *m = calloc((size_t)n, sizeof(*m));
+	struct member some[FEW], *m = n > FEW ? calloc((size_t)n, sizeof(*m)) : some;
 	symcclResult_t e;
 	int nm = 0;
 
@@ -337,7 +372,8 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 		e = run_lives(tasks, n, 1, text);
 	for (int i = 0; i < nm; i++)
 		comm_release(m[i].comm);
-	free(m);
+	if (m != some)
+		free(m);
 	return e;
 }
 
@@ -349,7 +385,7 @@ symcclResult_t symcclGroupStart(void)
 
 symcclResult_t symcclGroupEnd(void)
 {
-	char text[ERROR_TEXT_MAX] = "";
+	char text[ERROR_TEXT_MAX];
 	struct task *tasks = group.tasks;
 	int n = group.ntasks;
 	symcclResult_t e;
@@ -359,12 +395,16 @@ symcclResult_t symcclGroupEnd(void)
 	if (--group_depth > 0)
 		return symcclSuccess;
 	memset(&group, 0, sizeof(group));
+	text[0] = text[sizeof(text) - 1] = '\0';
 	e = n > 0 ? run_group(tasks, n, text) : symcclSuccess;
 	for (int i = 0; i < n; i++)
 		if (tasks[i].kind == TASK_CALL)
 			comm_call_free(&tasks[i].call);
 		else if (tasks[i].kind == TASK_LIFE)
 			life_drop(&tasks[i].life);
-	free(tasks);
+	if (tasks == few)
+		few_busy = 0;
+	else
+		free(tasks);
 	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
 }

@@ -140,7 +140,6 @@ vader=(--mca btl_vader_single_copy_mechanism none --mca btl_vader_eager_limit 32
 
 peer_has() { # name collective
 	case $1:$2 in
-	openmpi*:sendrecv | mpich*:sendrecv) false ;;
 	openmpi*:* | mpich*:*) wanted mpi "$1" ;;
 	gloo:all_reduce | gloo:all_gather | gloo:barrier) wanted gloo "$1" ;;
 	gloo_halving:all_reduce) wanted gloo "$1" ;;

@@ -51,6 +51,29 @@ static void scatter(int n)
 		MPI_COMM_WORLD);
 }
 
+/* To the next rank, from the one before. */
+static void sendrecv(int n)
+{
+	int next = (me.rank + 1) % me.nranks, last = (me.rank + me.nranks - 1) % me.nranks;
+
+	MPI_Sendrecv(me.send, n, MPI_FLOAT, next, 0, me.recv, n, MPI_FLOAT, last, 0, MPI_COMM_WORLD,
+		MPI_STATUS_IGNORE);
+}
+
+/* Each even rank and the next one: there and back. */
+static void pingpong(int n)
+{
+	int peer = me.rank ^ 1;
+
+	if (peer >= me.nranks)
+		return;
+	if (!(me.rank & 1))
+		MPI_Send(me.send, n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
+	MPI_Recv(me.recv, n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	if (me.rank & 1)
+		MPI_Send(me.send, n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
+}
+
 static void barrier(int n)
 {
 	(void)n;
@@ -60,7 +83,8 @@ static void barrier(int n)
 static const struct peer_op ops[] = {{"all_gather", all_gather, 1, 0},
 	{"all_reduce", all_reduce, 0, 0}, {"reduce_scatter", reduce_scatter, 0, 0},
 	{"alltoall", alltoall, 0, 0}, {"broadcast", broadcast, 0, 0}, {"reduce", reduce, 0, 0},
-	{"gather", gather, 1, 0}, {"scatter", scatter, 0, 0}, {"barrier", barrier, 0, 1}};
+	{"gather", gather, 1, 0}, {"scatter", scatter, 0, 0}, {"sendrecv", sendrecv, 0, 0},
+	{"pingpong", pingpong, 0, 0}, {"barrier", barrier, 0, 1}};
 
 static struct peer_board *board_make(void)
 {

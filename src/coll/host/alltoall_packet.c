@@ -25,7 +25,7 @@ static symcclResult_t piece(struct step *s, size_t from, size_t n)
 		const char *part = in + (size_t)peer * block;
 
 		if (!inl)
-			memcpy(step_stage(s, peer, t->rank), part, n);
+			copy_plain(step_stage(s, peer, t->rank), part, n);
 		step_post(s, peer, part, inl ? n : 0);
 	}
 	if (c->recv.ptr != c->send.ptr)

@@ -1,4 +1,5 @@
-/* Gather: the root receives from every other rank, whose part of a large block is the larger. */
+/* Gather: the root receives from every other rank, which store all of a large block, or most of it
+ * where the root has no block of its own to copy (broadcast.c says why). */
 #include "coll/host/host.h"
 #include "coll/host/messages.h"
 
@@ -11,7 +12,9 @@ HOST_KERNEL(gather_ring)
 	(void)cta;
 	(void)nctas;
 	x[n++] = (struct coll_xfer){.peer = c->root, .buf = c->send, .bytes = bytes};
-	for (int k = 1; k <= ranks && t->rank == c->root; k++) {
+	if (t->rank != c->root)
+		return messages_run(t, c, hash, x, n, MESSAGES_ANY);
+	for (int k = 0; k < ranks; k++) {
 		int peer = (c->root + k) % ranks;
 
 		x[n++] = (struct coll_xfer){.peer = peer,
@@ -19,5 +22,6 @@ HOST_KERNEL(gather_ring)
 			.buf = coll_buf_at(&c->recv, (size_t)peer * bytes),
 			.bytes = bytes};
 	}
-	return messages_run(t, c, hash, x, n, 256 - 256 / (unsigned)ranks);
+	return messages_run(
+		t, c, hash, x, n, coll_in_place(t, c) ? 256 - 256 / (2 * ranks - 1) : 256);
 }

@@ -9,9 +9,11 @@
 #include "coll/host/ring.h"
 #include "util.h"
 
-#define EAGER ((size_t)16 << 10) /* most bytes that are sent unasked */
-#define PIECE ((size_t)1 << 20)  /* moved before the others get their turn */
-#define FEW 8                    /* messages without an allocation */
+/* Most bytes that are sent unasked: of memory that the peer can load from, and of other. */
+#define EAGER_NEAR ((size_t)4 << 10)
+#define EAGER_FAR ((size_t)32 << 10)
+#define PIECE ((size_t)1 << 20) /* moved before the others get their turn */
+#define FEW 8                   /* messages without an allocation */
 
 enum stage {
 	START,  /* send: before the first packet; receive: the same */
@@ -38,7 +40,13 @@ struct engine {
 	const struct coll_call *c;
 	struct message *m;
 	int *active, nactive;
-	unsigned share;
+	int share;
+};
+
+/* What a request carries. */
+struct request {
+	struct place place;
+	int64_t share;
 };
 
 /* ---- Memory --------------------------------------------------------------------------------- */
@@ -77,10 +85,11 @@ static int send_packets(const struct engine *g, struct message *m)
 	while (m->stage == PACKETS && ring_room(t, peer)) {
 		size_t n = MIN(all - m->at, most);
 
-		if (n > 0)
-			memcpy(all <= CTRL_SLOT_INLINE ? (char *)ring_next_slot(t, peer)->data
-						       : ring_next_stage(t, peer),
-				(const char *)m->x->buf.ptr + m->at, n);
+		if (n > 0 && all > CTRL_SLOT_INLINE)
+			copy_plain(
+				ring_next_stage(t, peer), (const char *)m->x->buf.ptr + m->at, n);
+		else if (n > 0)
+			memcpy(ring_next_slot(t, peer)->data, m->x->buf.ptr, n);
 		ring_post(t, peer, g->c, m->tag, RING_DATA, all);
 		m->at += n;
 		if (m->at == all)
@@ -93,7 +102,8 @@ static int send_packets(const struct engine *g, struct message *m)
 static int ask(const struct engine *g, struct message *m)
 {
 	int peer = m->x->peer;
-	struct place own = ring_place(g->t, peer, &m->x->buf, m->x->bytes);
+	struct request own = {
+		.place = ring_place(g->t, peer, &m->x->buf, m->x->bytes), .share = g->share};
 
 	if (!ring_room(g->t, peer))
 		return 0;
@@ -116,6 +126,19 @@ static int hear(const struct engine *g, struct message *m)
 	return 1;
 }
 
+/* Is it small enough to be sent unasked? */
+static int is_eager(const struct coll_team *t, const struct coll_xfer *x)
+{
+	size_t most = t->layout.ring_slots * t->layout.ring_bytes;
+	int far;
+
+	if (x->bytes <= MIN(EAGER_NEAR, most))
+		return 1;
+	far = (t->pid == NULL || t->pid[x->peer] != 0) &&
+	      ring_place_in_space(t, &x->buf, x->bytes) == SIZE_MAX;
+	return far && x->bytes <= MIN(EAGER_FAR, most);
+}
+
 static symcclResult_t send_turn(const struct engine *g, struct message *m, int *moved)
 {
 	const struct coll_team *t = g->t;
@@ -123,7 +146,7 @@ static symcclResult_t send_turn(const struct engine *g, struct message *m, int *
 
 	switch (m->stage) {
 	case START:
-		if (m->x->bytes > MIN(EAGER, t->layout.ring_slots * t->layout.ring_bytes)) {
+		if (!is_eager(t, m->x)) {
 			*moved = ask(g, m);
 			return symcclSuccess;
 		}
@@ -201,9 +224,14 @@ static void answer(const struct engine *g, struct message *m, const struct slot 
 	int peer = m->x->peer;
 	struct place own = ring_place(t, peer, &m->x->buf, m->x->bytes);
 	struct ring_answer *a = ring_answer(t, peer, t->rank);
-	size_t part = m->x->bytes / 256 * g->share & ~(size_t)4095;
+	struct request r;
+	int64_t share;
+	size_t part;
 
-	memcpy(&m->place, slot->data, sizeof(m->place));
+	memcpy(&r, slot->data, sizeof(r));
+	share = g->share != MESSAGES_ANY ? g->share : r.share != MESSAGES_ANY ? r.share : 128;
+	part = share == 256 ? m->x->bytes : m->x->bytes / 256 * (size_t)share & ~(size_t)63;
+	m->place = r.place;
 	m->end = m->x->bytes;
 	m->split = m->place.kind == PLACE_NONE ? m->end : own.kind == PLACE_NONE ? 0 : part;
 	m->at = m->split;
@@ -383,15 +411,60 @@ static void chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t h
 	}
 }
 
+/* The list's front as far as it is small and can go now, without any state. The last of all is
+ * waited for: there is nothing else to do. */
+static symcclResult_t send_front(const struct coll_team *t, const struct coll_call *c,
+	uint32_t hash, const struct coll_xfer *x, int n, int *first)
+{
+	int i = 0;
+
+	for (; i < n && (x[i].peer == t->rank || x[i].bytes <= CTRL_SLOT_INLINE); i++) {
+		int peer = x[i].peer;
+		uint32_t tag = ring_tag(hash, x[i].bytes);
+		const struct slot *slot;
+		enum ring_kind kind;
+
+		if (peer == t->rank)
+			continue;
+		if (!x[i].recv) {
+			if (!ring_room(t, peer) && i < n - 1)
+				break;
+			if (!ring_room(t, peer))
+				TRY(ring_await_room(t, c, peer));
+			if (x[i].bytes > 0)
+				memcpy(ring_next_slot(t, peer)->data, x[i].buf.ptr, x[i].bytes);
+			ring_post(t, peer, c, tag, RING_DATA, x[i].bytes);
+			continue;
+		}
+		slot = ring_look(t, peer);
+		if (slot == NULL && i < n - 1)
+			break;
+		if (slot == NULL) {
+			TRY(ring_await_packet(t, c, peer));
+			slot = ring_look(t, peer);
+		}
+		if (!ring_fits(slot, tag, &kind))
+			return ring_differs(t, c, peer, slot, x[i].bytes);
+		if (x[i].bytes > 0)
+			memcpy(x[i].buf.ptr, slot->data, x[i].bytes);
+		ring_take(t, peer);
+	}
+	*first = i;
+	return symcclSuccess;
+}
+
 symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
-	const struct coll_xfer *x, int n, unsigned share)
+	const struct coll_xfer *x, int n, int share)
 {
 	struct message few[FEW], *many = NULL;
 	int few_active[FEW];
 	struct engine g = {.t = t, .c = c, .m = few, .active = few_active, .share = share};
 	symcclResult_t e;
-	int any;
+	int any, first = 0;
 
+	TRY(send_front(t, c, ring_call_hash(t, c, hash), x, n, &first));
+	if (first == n)
+		return copy_own(t, x, n);
 	if (n > FEW) {
 		many = malloc((size_t)n * (sizeof(*g.m) + sizeof(*g.active)));
 		if (many == NULL)
@@ -399,7 +472,7 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 		g.m = many;
 		g.active = (int *)(many + n);
 	}
-	chain(&g, x, n, ring_call_hash(t, c, hash));
+	chain(&g, x + first, n - first, ring_call_hash(t, c, hash));
 	/* The peers first: they may be waiting. */
 	e = turn_all(&g, &any);
 	if (e == symcclSuccess)
@@ -412,7 +485,12 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 
 HOST_KERNEL(messages_listed)
 {
+	int sends = 0, recvs = 0;
+
 	(void)cta;
 	(void)nctas;
-	return messages_run(t, c, hash, c->xfer, c->nxfers, 128);
+	for (int i = 0; i < c->nxfers; i++)
+		*(c->xfer[i].recv ? &recvs : &sends) = 1;
+	/* Stores cost half of what loads from a peer do: who has both to do stores only. */
+	return messages_run(t, c, hash, c->xfer, c->nxfers, sends && recvs ? 256 : 171);
 }

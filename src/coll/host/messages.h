@@ -16,8 +16,10 @@
 
 /* Run n messages. Those with one peer in one direction go in the list's order; those with the rank
  * itself are copies, the k-th send to the k-th receive. share: of a large message the part, out of
- * 256, that the sender moves. Errors: as coll_algo.host. */
+ * 256, that the sender moves, as this rank would have it; MESSAGES_ANY: as the peer would. Errors:
+ * as coll_algo.host. */
+#define MESSAGES_ANY (-1)
 symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
-	const struct coll_xfer *x, int n, unsigned share);
+	const struct coll_xfer *x, int n, int share);
 
 #endif

@@ -8,18 +8,6 @@
 #include "coll/host/ring.h"
 #include "util.h"
 
-static int has_room(const struct coll_team *t, int peer, const void *arg)
-{
-	(void)arg;
-	return ring_room(t, peer);
-}
-
-static int has_packet(const struct coll_team *t, int peer, const void *arg)
-{
-	(void)arg;
-	return ring_look(t, peer) != NULL;
-}
-
 /* Send bytes [at, at + n). */
 static symcclResult_t send_piece(const struct coll_team *t, const struct coll_call *c, uint32_t tag,
 	size_t at, size_t n, int inl)
@@ -28,7 +16,7 @@ static symcclResult_t send_piece(const struct coll_team *t, const struct coll_ca
 	struct slot *slot;
 
 	if (!ring_room(t, c->root))
-		TRY(ring_await(t, c, c->root, has_room, NULL));
+		TRY(ring_await_room(t, c, c->root));
 	slot = ring_next_slot(t, c->root);
 	memcpy(inl ? (char *)slot->data : ring_next_stage(t, c->root), in, n);
 	if (c->has_factor)
@@ -54,7 +42,7 @@ static symcclResult_t take_piece(const struct coll_team *t, const struct coll_ca
 		enum ring_kind kind;
 
 		if (slot == NULL) {
-			TRY(ring_await(t, c, peer, has_packet, NULL));
+			TRY(ring_await_packet(t, c, peer));
 			slot = ring_look(t, peer);
 		}
 		if (!ring_fits(slot, tag, &kind))

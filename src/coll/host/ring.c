@@ -140,3 +140,25 @@ symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, 
 	}
 	return e == symcclTimeout ? ring_timeout(t, c, peer) : e;
 }
+
+static int has_packet(const struct coll_team *t, int peer, const void *arg)
+{
+	(void)arg;
+	return ring_look(t, peer) != NULL;
+}
+
+symcclResult_t ring_await_packet(const struct coll_team *t, const struct coll_call *c, int peer)
+{
+	return ring_await(t, c, peer, has_packet, NULL);
+}
+
+static int has_room(const struct coll_team *t, int peer, const void *arg)
+{
+	(void)arg;
+	return ring_room(t, peer);
+}
+
+symcclResult_t ring_await_room(const struct coll_team *t, const struct coll_call *c, int peer)
+{
+	return ring_await(t, c, peer, has_room, NULL);
+}

@@ -221,9 +221,11 @@ static inline char *ring_place_here(const struct coll_team *t, int peer, const s
 	return p->kind == PLACE_SPACE ? ring_region(t, peer, p->addr) : (char *)(uintptr_t)p->addr;
 }
 
-/* One wait for one peer, for rows that have their own order of packets. *ready says whether what
- * it awaits is there. */
+/* One wait for one peer: ready() says whether what is awaited is there. */
 symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, int peer,
 	int (*ready)(const struct coll_team *t, int peer, const void *arg), const void *arg);
+/* For a packet from it, and for room for one to it. */
+symcclResult_t ring_await_packet(const struct coll_team *t, const struct coll_call *c, int peer);
+symcclResult_t ring_await_room(const struct coll_team *t, const struct coll_call *c, int peer);
 
 #endif

@@ -1,4 +1,5 @@
-/* Scatter: the root sends to every other rank, whose part of a large block is the larger. */
+/* Scatter: the root sends to every other rank. Who moves which part of large blocks: broadcast.c.
+ */
 #include "coll/host/host.h"
 #include "coll/host/messages.h"
 
@@ -11,12 +12,15 @@ HOST_KERNEL(scatter_ring)
 	(void)cta;
 	(void)nctas;
 	x[n++] = (struct coll_xfer){.peer = c->root, .recv = 1, .buf = c->recv, .bytes = bytes};
-	for (int k = 1; k <= ranks && t->rank == c->root; k++) {
+	if (t->rank != c->root)
+		return messages_run(t, c, hash, x, n, MESSAGES_ANY);
+	for (int k = 0; k < ranks; k++) {
 		int peer = (c->root + k) % ranks;
 
 		x[n++] = (struct coll_xfer){.peer = peer,
 			.buf = coll_buf_at(&c->send, (size_t)peer * bytes),
 			.bytes = bytes};
 	}
-	return messages_run(t, c, hash, x, n, 256 / (unsigned)ranks);
+	return messages_run(
+		t, c, hash, x, n, coll_in_place(t, c) ? 512 / (ranks + 1) : 256 / (ranks + 1));
 }
