@@ -69,6 +69,7 @@ help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' $(S)Makefile
 	@echo 'Targets:'
 	@echo '  all               library, tools, perf programs, examples (default)'
+	@echo '  examples          the examples, and with nvcc those for GPUs'
 	@echo '  demo              install what is missing, build, run an all-gather between processes'
 	@echo '  check             install what is missing, build, run the whole suite'
 	@echo '  check-full soak   the same with every case; the long random ones'
@@ -146,12 +147,15 @@ CONFORMANCE_OBJ := $(call objs,$(wildcard $(S)tests/fakecuda/conformance*.c))
 FAKECUDA_OBJ := $(filter-out $(CONFORMANCE_OBJ),$(call objs,$(wildcard $(S)tests/fakecuda/*.c)))
 FAKECUDA := $(O)/tests/fakecuda/libcuda.so.1 $(O)/tests/cuda_conformance
 include $(S)tests/fakecuda/rules.mk
+# GPU programs that users could write, with the CUDA runtime and nvcc.
+EXAMPLES_GPU := $(if $(NVCC),$(patsubst $(S)%.cu,$(O)/%_gpu,$(wildcard $(S)examples/*.cu)))
 # For machines with a GPU; they run on the double, too.
 GPU := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/gpu/*.c))
 # Tests with cuda in their name find the double before any driver.
 CUDA_TESTS := $(foreach t,$(UNIT) $(RANKS) $(STRESS),$(if $(findstring cuda,$(notdir $t)),$t))
 
 all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES) $(if $(D),,$(EXAMPLES_MPI))
+examples: $(EXAMPLES) $(EXAMPLES_GPU)
 tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(FAKECUDA) $(GPU)
 
 # ---- Compile and link ------------------------------------------------------------------------
@@ -218,6 +222,12 @@ $(EXAMPLES_MPI): $(O)/%: $(S)%.c $(LIB).so
 	$(Q)$(MPICC) -std=gnu11 $(CFLAGS) $(WARN) -I$(S)include -o $@ $< -L$(O)/lib -lsymccl \
 		-Wl,-rpath,'$$ORIGIN/../../lib'
 $(O)/bin/symccl-tune: $(TUNE_OBJ)
+$(EXAMPLES_GPU): $(O)/%_gpu: $(S)%.cu $(LIB).so $(O)/obj/cuda_flags
+	$(call say,NVCC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(CUDA_TARGETS) -std=c++17 -O3 -Xcompiler -Wall -cudart static -I$(S)include -MD \
+		-MP -MF $@.d -o $@ $< -L$(O)/lib -lsymccl -Xlinker -rpath,'$$ORIGIN/../lib'
+-include $(EXAMPLES_GPU:%=%.d)
 $(TOOLS): $(O)/bin/%: $(O)/obj/tools/%.o $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
@@ -246,7 +256,7 @@ $(GPU): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS:-lsodium=-l:libsodium.a) -ldl -lm
 # On a machine with a GPU: everything that needs one. T=1: times, too.
-check-gpu: $(GPU) $(O)/tests/cuda_conformance
+check-gpu: $(GPU) $(EXAMPLES_GPU) $(O)/tests/cuda_conformance
 	$(if $(NVCC),$(S)tests/gpu/kernels.sh build $(O)/tests/gpu/kernels)
 	$(S)tests/gpu/check.sh $(O) $(if $(T),-t)
 .PHONY: check-gpu
@@ -271,6 +281,7 @@ HEADERS := $(wildcard $(S)src/*.h $(S)src/*/*.h $(S)src/coll/host/*.h $(S)includ
 	$(S)tests/*.h)
 PUBLIC := $(filter $(S)include/%,$(HEADERS))
 check-headers: $(HEADERS:$(S)%=$(O)/obj/%.ok) $(PUBLIC:$(S)%=$(O)/obj/%.c++.ok)
+	@CC='$(CC)' $(S)tools/check-device-names.sh $(S)include
 $(O)/obj/%.h.ok: $(S)%.h $(O)/obj/flags
 	@mkdir -p $(@D)
 	$(Q)echo '#include "$(abspath $<)"' | $(CC) $(FLAGS) $(INCLUDES) -I$(S)tests -I$(S)perf \
@@ -300,10 +311,11 @@ check-unit: $(UNIT) $(FAKECUDA) $(GPU)
 	@$(need_criterion)$(run_tests) $(UNIT)
 check-ranks: $(RANKS) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(RANKS)
-check-stress: $(STRESS) $(TSAN) $(FAKECUDA)
-	@$(run_tests) $(STRESS) $(TSAN)
-check-tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(FAKECUDA) $(GPU)
-	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS) $(TSAN)
+check-stress: $(STRESS) $(TSAN) $(O)/examples/device_one_shot $(FAKECUDA)
+	@$(run_tests) $(STRESS) $(TSAN) $(O)/examples/device_one_shot
+check-tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(O)/examples/device_one_shot $(FAKECUDA) $(GPU)
+	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS) $(TSAN) \
+		$(O)/examples/device_one_shot
 
 # The quick static ones first; the tests last, so that their summary is what one sees. All are run.
 run-check: all tests
@@ -372,7 +384,7 @@ uninstall:
 		$(functions:%=$(DESTDIR)$(mandir)/man3/%.3) $(DESTDIR)$(bindir)/symccl-run \
 		$(DESTDIR)$(libdir)/symccl/libnccl.so.2 $(DESTDIR)$(libdir)/symccl/symccl-audit.so
 
-.PHONY: all tests FORCE check-headers check-symbols check-docs check-unit check-ranks check-stress check-tests \
+.PHONY: all examples tests FORCE check-headers check-symbols check-docs check-unit check-ranks check-stress check-tests \
 	run-check run-arm64 man install uninstall
 
 endif

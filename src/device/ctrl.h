@@ -286,10 +286,16 @@ DEV_COLD uint64_t wait_look(const struct dev_team *t, uint64_t epoch, const stru
 DEV int wait_turn(const struct dev_team *t, const struct dev_epoch *e, const struct dev_watch *w,
 	struct dev_wait *wait, uint32_t peer, uint32_t cta)
 {
+	struct dev_team team;
+	struct dev_watch watch;
+
 	cpu_relax();
 	if (++wait->turns & (w->look_every - 1))
 		return 0;
-	wait->deadline = wait_look(t, e->number, w, wait->deadline, peer, cta);
+	/* Copies: who keeps *t and *w in registers shall not have to store them before the loop. */
+	team = *t;
+	watch = *w;
+	wait->deadline = wait_look(&team, e->number, &watch, wait->deadline, peer, cta);
 	return wait->deadline == 0;
 }
 

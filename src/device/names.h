@@ -73,7 +73,6 @@
 #define epoch_end symccl_epoch_end
 #define epoch_period_ends symccl_epoch_period_ends
 #define epoch_zero_half symccl_epoch_zero_half
-#define epoch_zero_next symccl_epoch_zero_next
 #define epoch_prepare symccl_epoch_prepare
 #define epoch_announce symccl_epoch_announce
 #define dev_wait symccl_dev_wait

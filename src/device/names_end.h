@@ -9,6 +9,7 @@
 #undef store_release64
 #undef load_relaxed32
 #undef load_acquire32
+#undef cpu_relax
 #undef DEV_UNROLL
 
 #undef pair64
@@ -62,7 +63,6 @@
 #undef epoch_end
 #undef epoch_period_ends
 #undef epoch_zero_half
-#undef epoch_zero_next
 #undef epoch_prepare
 #undef epoch_announce
 #undef dev_wait

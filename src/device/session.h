@@ -138,14 +138,12 @@ DEV void symcclDevBarrierArrive(symcclDevSession_t *s)
  * Return: symcclTimeout, symcclRemoteError (the communicator is over), symcclInvalidUsage. */
 DEV symcclResult_t symcclDevBarrierWait(symcclDevSession_t *s)
 {
-	struct dev_team t = s->team;
-	struct dev_epoch e = s->epoch;
-	struct dev_watch w = s->watch;
 	int gave_up;
 
 	if (s->result != symcclSuccess)
 		return s->result;
-	gave_up = barrier_await(&t, &e, &w, 0, 0, s->coop.thread, s->coop.width);
+	gave_up =
+		barrier_await(&s->team, &s->epoch, &s->watch, 0, 0, s->coop.thread, s->coop.width);
 	return session_step(s, coop_sync_or(s->coop, gave_up | s->failed));
 }
 /* Both. */
@@ -169,6 +167,7 @@ DEV void symcclDevSend(symcclDevSession_t *s, int rank, uint32_t slot, uint64_t 
 /* To every other rank of the team. */
 DEV void symcclDevSendAll(symcclDevSession_t *s, uint32_t slot, uint64_t data)
 {
+	DEV_LOOP
 	for (uint32_t d = 1; d < s->team.nranks; d++) {
 		uint32_t q = s->team.rank + d;
 
@@ -187,15 +186,9 @@ DEV symcclResult_t symcclDevRecv(symcclDevSession_t *s, int from, uint32_t slot,
 
 	if (s->result != symcclSuccess)
 		return s->result;
-	if (!packet_load(at, s->epoch.flag, &got)) {
-		struct dev_team t = s->team;
-		struct dev_epoch e = s->epoch;
-		struct dev_watch w = s->watch;
-
-		if (packet_await(&t, &e, &w, at, (uint32_t)from, s->index, &got)) {
-			s->failed = 1;
-			return dead_result(&t);
-		}
+	if (packet_await(&s->team, &s->epoch, &s->watch, at, (uint32_t)from, s->index, &got)) {
+		s->failed = 1;
+		return dead_result(&s->team);
 	}
 	*data = got;
 	return symcclSuccess;
@@ -211,13 +204,15 @@ DEV symcclResult_t symcclDevEndEpoch(symcclDevSession_t *s)
 
 #ifdef __cplusplus
 /* Receive U packets from each other rank of a team of N, all in flight together: rank q's number u
- * from slot + q * byRank + u * byPacket, to data[q][u]. data[one's own rank] is left alone. */
+ * from slot + q * byRank + u * byPacket, to data[q][u]. data[one's own rank][u] is own[u]. One
+ * thread. Return: as symcclDevRecv(). */
 template <int N, int U>
 DEV symcclResult_t symcclDevRecvTeam(symcclDevSession_t *s, uint32_t slot, uint32_t byRank,
-	uint32_t byPacket, uint64_t (&data)[N][U])
+	uint32_t byPacket, const uint64_t (&own)[U], uint64_t (&data)[N][U])
 {
 	const char *at =
 		packet_slots(&s->team, s->team.rank, &s->epoch) + (uint64_t)PACKET_BYTES * slot;
+	const int me = (int)s->team.rank;
 	struct dev_wait wait = {0, 0};
 
 	if (s->result != symcclSuccess)
@@ -230,33 +225,23 @@ DEV symcclResult_t symcclDevRecvTeam(symcclDevSession_t *s, uint32_t slot, uint3
 		for (int q = 0; q < N; q++)
 			DEV_UNROLL
 		for (int u = 0; u < U; u++)
-			if (q != (int)s->team.rank)
+			if (q != me)
 				p[q][u] = load_relaxed_pair(
 					at + (uint64_t)PACKET_BYTES * (q * byRank + u * byPacket));
 		DEV_UNROLL
 		for (int q = 0; q < N; q++)
 			DEV_UNROLL
-		for (int u = 0; u < U; u++)
-			if (q != (int)s->team.rank &&
-				((uint32_t)(p[q][u].lo >> 32) != s->epoch.flag ||
-					(uint32_t)(p[q][u].hi >> 32) != s->epoch.flag))
+		for (int u = 0; u < U; u++) {
+			data[q][u] = q == me ? own[u] : (uint32_t)p[q][u].lo | p[q][u].hi << 32;
+			if (q != me && ((uint32_t)(p[q][u].lo >> 32) != s->epoch.flag ||
+					       (uint32_t)(p[q][u].hi >> 32) != s->epoch.flag))
 				missing = q;
-		if (missing < 0) {
-			DEV_UNROLL
-			for (int q = 0; q < N; q++)
-				DEV_UNROLL
-			for (int u = 0; u < U; u++)
-				if (q != (int)s->team.rank)
-					data[q][u] = (uint32_t)p[q][u].lo | p[q][u].hi << 32;
-			return symcclSuccess;
 		}
-		struct dev_team t = s->team;
-		struct dev_epoch e = s->epoch;
-		struct dev_watch w = s->watch;
-
-		if (wait_turn(&t, &e, &w, &wait, (uint32_t)missing, s->index)) {
+		if (missing < 0)
+			return symcclSuccess;
+		if (wait_turn(&s->team, &s->epoch, &s->watch, &wait, (uint32_t)missing, s->index)) {
 			s->failed = 1;
-			return dead_result(&t);
+			return dead_result(&s->team);
 		}
 	}
 }

@@ -43,6 +43,7 @@ if [ -n "$mps" ]; then
 	echo quit | nvidia-cuda-mps-control
 	rm -rf "$mps"
 fi
+[ ! -x "$b/examples/device_one_shot_gpu" ] || run "$here/examples.sh" "$b"
 if command -v compute-sanitizer >/dev/null; then
 	# Instrumented kernels run one at a time, so ranks cannot wait for each other: one rank.
 	# Looking a kernel up in one image after another is no error.
