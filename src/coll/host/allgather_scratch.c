@@ -8,16 +8,18 @@
 #include "device/slot.h"
 #include "util.h"
 
+/* Less than a half: what a step reads and writes should stay near. */
+#define CHUNK ((size_t)128 << 10)
+
 HOST_KERNEL(allgather_scratch)
 {
 	struct step s = {.team = t, .call = c, .hash = hash, .cta = cta};
-	size_t block = c->count * coll_type_size(c->type), from, n, chunk = t->layout.bulk_bytes;
+	size_t block = c->count * coll_type_size(c->type), from, n,
+	       chunk = MIN(t->layout.bulk_bytes, CHUNK);
 	char *own = (char *)c->recv.ptr + (size_t)t->rank * block;
 	int ranks = t->nranks;
 	/* The halves stay in the cache; what is written out need not. */
-	void (*out)(void *, const void *, size_t) =
-		block * (size_t)ranks * (size_t)ranks >= COPY_STREAM_FROM ? copy_stream
-									  : copy_plain;
+	int stream = block * (size_t)ranks * (size_t)ranks >= COPY_STREAM_FROM;
 	const unsigned char *data;
 
 	host_share(block, cta, nctas, &from, &n);
@@ -26,15 +28,18 @@ HOST_KERNEL(allgather_scratch)
 		const char *src = (const char *)c->send.ptr + from + at;
 
 		step_begin(&s);
-		memcpy(step_bulk(&s, t->rank), src, len);
-		step_post_all(&s);
+		/* Read once for both. */
 		if (own + from + at != src)
-			out(own + from + at, src, len);
+			copy_twice(step_bulk(&s, t->rank), own + from + at, src, len, stream);
+		else
+			memcpy(step_bulk(&s, t->rank), src, len);
+		step_post_all(&s);
 		for (int k = 1; k < ranks; k++) {
 			int peer = (t->rank + k) % ranks;
 
 			TRY(step_await(&s, peer, &data));
-			out((char *)c->recv.ptr + (size_t)peer * block + from + at,
+			(stream ? copy_stream : copy_plain)(
+				(char *)c->recv.ptr + (size_t)peer * block + from + at,
 				step_bulk(&s, peer), len);
 		}
 		step_end(&s);
