@@ -22,7 +22,7 @@ one() { # program, options...
 	fi
 }
 
-for r in 0 1 2; do
+for r in 2 0 1; do
 	one all_reduce -R $r -b 8 -e 8M -f 32 -d all -o all
 	one reduce_scatter -R $r -b 16 -e 8M -f 32 -d all -o all
 	one reduce -R $r -b 8 -e 8M -f 32 -d all -o all -r 1

@@ -12,7 +12,9 @@ import datetime
 import os
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -154,16 +156,38 @@ def part_graph(r):
             r.same("a captured pair", out, torch.full_like(out, (i % 7 * r.n + 1) * r.n))
 
 
+ALLOCATOR = r"""
+#include <stddef.h>
+int ncclMemAlloc(void **, size_t);
+int ncclMemFree(void *);
+void *take(size_t n, int device, void *stream) { void *p; return ncclMemAlloc(&p, n) ? 0 : p; }
+void give(void *p, size_t n, int device, void *stream) { ncclMemFree(p); }
+"""
+
+
+def nccl_allocator():
+    """PyTorch's own over ncclMemAlloc wants a GPU with multicast; this is how vLLM does without."""
+    d = tempfile.mkdtemp()
+    with open(f"{d}/a.c", "w") as f:
+        f.write(ALLOCATOR)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{d}/a.so", f"{d}/a.c"], check=True,
+                   env={k: v for k, v in os.environ.items() if not k.startswith("LD_")})
+    return torch.cuda.memory.CUDAPluggableAllocator(f"{d}/a.so", "take", "give").allocator()
+
+
 def part_pool(r):
     backend = dist.group.WORLD._get_backend(r.dev)
     # Communicators are made by the first collective.
     dist.all_reduce(torch.ones(1, device=r.dev))
-    pool = torch.cuda.MemPool(backend.mem_allocator)
+    pool = torch.cuda.MemPool(nccl_allocator())
     with torch.cuda.use_mem_pool(pool):
         x = torch.full((1 << 20,), float(r.rank + 1), device=r.dev)
     backend.register_mem_pool(pool, symm=True)
-    dist.all_reduce(x)
-    r.same("all_reduce in a pool", x, torch.full((1 << 20,), r.n * (r.n + 1) / 2))
+    for i in range(3):
+        x.fill_(float(r.rank + 1 + i))
+        dist.all_reduce(x)
+        want = r.n * (r.n + 1) / 2 + i * r.n
+        r.same("all_reduce in a pool", x, torch.full((1 << 20,), want))
     backend.deregister_mem_pool(pool)
     del x
 
