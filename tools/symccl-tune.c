@@ -147,8 +147,15 @@ static double predict(const struct set *s, const struct sample *p, const struct 
 
 static double loss(const struct coll_tuning *t)
 {
+	struct coll_tuning copy = *t;
 	double sum = 0;
 
+	/* What the samples hardly say anything about stays near what is compiled in. */
+	for (size_t i = 0; i < ARRAY_LEN(constants); i++) {
+		double off = log(*constant_of(&copy, i) / constants[i].def);
+
+		sum += 0.05 * off * off;
+	}
 	for (int k = 0; k < nsets; k++)
 		for (int i = 0; i < sets[k].n; i++) {
 			const struct sample *p = &sets[k].s[i];
@@ -184,7 +191,6 @@ static void fit_one(struct coll_tuning *t, size_t i)
 			lo = a;
 	}
 	*v = exp((lo + hi) / 2);
-	/* What no sample says anything about stays. */
 	if (!(loss(t) < before - 1e-6))
 		*v = old;
 }
@@ -289,7 +295,8 @@ static void show_crossovers(const struct ranks *r, const struct coll_tuning *t)
 	const struct coll_algo *a;
 	symcclFunc_t last = symcclFuncBarrier;
 
-	printf("\nrows by bytes of a call's count, %d ranks on %d CPUs\n", r->n, r->cpus);
+	printf("\nrows by bytes of a call's count, %d ranks on %d CPU%s\n", r->n, r->cpus,
+		r->cpus > 1 ? "s" : "");
 	for (; (a = host_row(i)) != NULL; i++) {
 		if (a->func == last)
 			continue;
@@ -331,8 +338,8 @@ static void show_case(const struct set *s, const struct coll_tuning *t, symcclFu
 static void show_honesty(const struct set *s, const struct coll_tuning *t, int *good, int *all)
 {
 	printf("\npredicted/measured us, and the row taken (its excess over the best), %d ranks on "
-	       "%d CPUs\n",
-		s->ranks.n, s->ranks.cpus);
+	       "%d CPU%s\n",
+		s->ranks.n, s->ranks.cpus, s->ranks.cpus > 1 ? "s" : "");
 	for (int f = 0; f < symcclNumFuncs; f++) {
 		int rows = 0;
 

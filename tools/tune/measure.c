@@ -28,6 +28,7 @@ struct shared {
 	_Atomic int id_ready;
 	symcclUniqueId id;
 	int readable;
+	double crowd;
 	char why[256];
 	struct bench_flags flags[BENCH_TEAM_MAX];
 	double us[]; /* [round][call of any sample][rank] */
@@ -74,13 +75,14 @@ static void pin(const struct ranks *r, int rank)
 void team_of(const struct ranks *r, int rank, struct coll_team *t)
 {
 	struct coll_tuning tuning = t->tuning;
+	double crowd = r->crowd > 0 ? r->crowd : MAX(1, (double)r->n / r->cpus);
 
 	*t = (struct coll_team){.rank = rank,
 		.nranks = r->n,
 		.nctas = 1,
 		.readable = r->readable,
-		.oversubscribed = r->n > r->cpus,
-		.crowd = MAX(1, (double)r->n / r->cpus),
+		.oversubscribed = crowd > 1,
+		.crowd = crowd,
 		.tuning = tuning};
 	ctrl_layout(r->n, 1, &t->layout);
 }
@@ -202,8 +204,10 @@ static int rank_main(const struct job *j, int me)
 		k.team.of[i] = &j->shared->flags[i];
 	if (join(&k) || buffers(&k))
 		return 1;
-	if (me == 0)
+	if (me == 0) {
 		j->shared->readable = k.comm->hub->readable;
+		j->shared->crowd = k.comm->hub->crowd;
+	}
 	for (int round = 0; round < ROUNDS; round++)
 		for (int i = 0; i < j->n; us += j->samples[i++].calls * j->ranks->n)
 			if (!(j->samples[i].algo->needs & COLL_NEED_READABLE) ||
@@ -299,6 +303,7 @@ int measure(struct ranks *r, struct sample *s, int n, double seconds, char *why,
 	if (e != 0 && j.shared->why[0])
 		snprintf(why, whylen, "%s", j.shared->why);
 	r->readable = j.shared->readable;
+	r->crowd = j.shared->crowd;
 	if (e == 0)
 		collect(&j, s);
 	munmap(j.shared, bytes);

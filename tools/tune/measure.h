@@ -17,6 +17,7 @@ struct sample {
 
 struct ranks {
 	int n, cpus;  /* ranks, and CPUs they are spread over */
+	double crowd; /* out: ranks that share a CPU, which a quota may say, too; 0: not known */
 	int readable; /* out: they may read each other's memory */
 };
 
