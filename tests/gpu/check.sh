@@ -29,6 +29,7 @@ fi
 for n in 1 2 4 8; do
 	run "$b/tests/gpu/comm_gpu" -g $n $timed
 done
+run "$b/tests/gpu/order_gpu" $timed
 mps=
 if [ "$gpus" = 1 ] && ! pgrep -f nvidia-cuda-mps-control >/dev/null; then
 	mps=$(mktemp -d)
@@ -45,6 +46,13 @@ if [ -n "$mps" ]; then
 fi
 [ ! -x "$b/examples/device_one_shot_gpu" ] || run "$here/examples.sh" "$b"
 if command -v compute-sanitizer >/dev/null; then
+	# All ranks as CTAs of one launch: what they do to each other's memory.
+	for n in 1 2 4; do
+		[ -x "$b/tests/gpu/kernels/together" ] || continue
+		for tool in memcheck synccheck racecheck; do
+			run compute-sanitizer --tool $tool --error-exitcode 1 "$b/tests/gpu/kernels/together" -n $n 60
+		done
+	done
 	# Instrumented kernels run one at a time, so ranks cannot wait for each other: one rank.
 	# Looking a kernel up in one image after another is no error.
 	for tool in "memcheck --report-api-errors no" synccheck racecheck; do

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Build the kernels' test program, or run it:
+# Build the kernels' test programs, or run the first (together.cu runs without arguments):
 #   tests/gpu/kernels.sh build DIR      (nvcc; no GPU needed)
 #   tests/gpu/kernels.sh run DIR [-n ranks] [-r replays] check wrap abort graph floors time tune
 set -e
@@ -16,6 +16,7 @@ build)
 			echo "nvcc -fatbin $target -fmad=false $flags -o $dir/$(basename "$f" .cu).fatbin $f"
 		done
 		echo "nvcc -O2 -arch=sm_90 $flags -o $dir/kernels tests/gpu/kernels.cu"
+		echo "nvcc -O1 -lineinfo -arch=sm_90 -fmad=false $flags -o $dir/together tests/gpu/together.cu"
 	} | xargs -P "$(nproc)" -I{} sh -c '{}'
 	;;
 run)

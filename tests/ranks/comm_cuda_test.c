@@ -488,6 +488,44 @@ Test(comm_cuda, order_between_processes)
 	run(&(struct shape){2, 1, "2"}, streams_and_graphs);
 }
 
+/* ---- Memory of cudaMalloc ----------------------------------------------------------------------
+ */
+
+/* Refused where the flag promises what it cannot be, plain without; calls take it either way. */
+static int plain_memory(int proc, int n, void *arg)
+{
+	static const struct one o = {
+		symcclFuncAllReduce, symcclFloat32, symcclSum, 5000, 256, 2, 1, 0};
+	struct rig g = {0};
+	struct member *m = &g.m[0];
+	symcclWindow_t w = NULL;
+
+	(void)n;
+	RANK_TRY(rig_open(&g, proc, arg));
+	RANK_RESULT(
+		symcclCommWindowRegister(m->comm, m->buf[2], ROOM, &w, SYMCCL_WIN_COLL_SYMMETRIC),
+		symcclInvalidUsage);
+	RANK_CHECK(strstr(error_text(), "rank 0") != NULL &&
+			   strstr(error_text(), "of cudaMalloc; take symcclMemAlloc") != NULL,
+		"%s", error_text());
+	for (int i = 0; i < 2; i++) {
+		load(&g, &o, test_seed() + (uint64_t)i);
+		RANK_TRY(enqueue_all(&g, &o, 0));
+		RANK_TRY(sync_all(&g));
+		RANK_TRY(compare(&g, &o, test_seed() + (uint64_t)i));
+		if (i == 0)
+			RANK_OK(symcclCommWindowRegister(m->comm, m->buf[2], ROOM, &w, 0));
+	}
+	RANK_OK(symcclCommWindowDeregister(m->comm, w));
+	RANK_BARRIER();
+	return rig_close(&g);
+}
+
+Test(comm_cuda, memory_of_cudamalloc)
+{
+	run(&(struct shape){2, 1, "2"}, plain_memory);
+}
+
 /* ---- GPUs that do not reach each other --------------------------------------------------------
  */
 
