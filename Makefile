@@ -329,8 +329,8 @@ ARM64_TESTS := $(addprefix $(O)/tests/,$(addprefix stress/,allreduce coll_burst 
 	params reduce space tuning types)))
 run-arm64: $(ARM64_TESTS) $(O)/perf/all_gather_perf $(O)/perf/all_reduce_perf
 	@$(S)tests/run -j $(CHECK_JOBS) -t 600 -l $(O)/tests/log -w qemu-aarch64-static $(ARM64_TESTS)
-	timeout 300 qemu-aarch64-static $(O)/perf/all_gather_perf -P 2 -R 2 --sizes 8,1K,64K -n 5
-	timeout 300 qemu-aarch64-static $(O)/perf/all_reduce_perf -P 2 -R 2 --sizes 8,1K,64K -n 5 -d all
+	timeout 1200 qemu-aarch64-static $(O)/perf/all_gather_perf -P 2 -R 2 --sizes 8,1K,64K -n 5
+	timeout 1200 qemu-aarch64-static $(O)/perf/all_reduce_perf -P 2 -R 2 --sizes 8,1K,64K -n 2 -w 1 -d all
 	@echo 'make check-arm64: all passed'
 
 # ---- Install ---------------------------------------------------------------------------------

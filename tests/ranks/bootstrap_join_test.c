@@ -117,7 +117,7 @@ static int some_missing(int rank, int n, void *arg)
 	RANK_RESULT(open_one(rank, n, &id, 0.5, &b, &why), symcclTimeout);
 	CHECK_WHY(&why, symcclTimeout, "ranks 1, 4-6 of 9 did not come within 0.5 s");
 	RANK_CHECK(why.rank == 1, "blames rank %d", why.rank);
-	RANK_CHECK(seconds_since(start) < 1.5, "late: %.3f s", seconds_since(start));
+	RANK_CHECK(seconds_since(start) < 5, "late: %.3f s", seconds_since(start));
 	return 0;
 }
 
@@ -251,7 +251,7 @@ static int under_attack(int rank, int all, void *arg)
 	start = now_ns();
 	if (rank < n) {
 		RANK_OK(open_one(rank, n, &id, 10, &b, NULL));
-		RANK_CHECK(seconds_since(start) < 3, "delayed: %.3f s", seconds_since(start));
+		RANK_CHECK(seconds_since(start) < 8, "delayed: %.3f s", seconds_since(start));
 	}
 	RANK_BARRIER();
 	__atomic_store_n(&a.stop, 1, __ATOMIC_RELEASE);
@@ -274,7 +274,7 @@ static int under_attack(int rank, int all, void *arg)
 		RANK_OK(boot_send(b, to, (uint32_t)i, "x", 1, after(10)));
 		RANK_OK(boot_recv(b, from, (uint32_t)i, &byte, &one, after(10)));
 		RANK_OK(boot_barrier(b, after(10)));
-		RANK_CHECK(seconds_since(start) < 3, "delayed: %.3f s", seconds_since(start));
+		RANK_CHECK(seconds_since(start) < 8, "delayed: %.3f s", seconds_since(start));
 		usleep(10000);
 	}
 	__atomic_store_n(&a.stop, 1, __ATOMIC_RELEASE);
