@@ -5,18 +5,21 @@
  *	norm = residual / sqrt(mean(residual^2) + eps) * weight        for each token
  *
  * Two kernels. Few tokens: every rank sends its rows to all as packets, and each computes all
- * tokens. Many: each rank loads its share of the tokens from everybody's window, and stores the
- * results to everybody's. Both are checked against a plain loop, and against three kernels in a
- * row, symcclAllReduce, add, norm, with which their time is compared.
+ * tokens; a cluster of CTAs shares a row, for latency. Many: each rank loads its share of the
+ * tokens from everybody's window, and stores the results to everybody's. Both are checked against a
+ * plain loop, and against three kernels in a row, symcclAllReduce, add, norm, with which their time
+ * is compared.
  *
  *	device_rms_norm_gpu [-n ranks (2)] [-c]
  */
+#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <math.h>
 #include "device_common.cuh"
 
-/* A CTA has a row, a thread vectors of 16 bytes of it, THREADS apart. */
-enum { WIDTH = 8192, THREADS = 512, EACH = WIDTH / THREADS, VECS = EACH / 8 };
+namespace cg = cooperative_groups;
+
+enum { WIDTH = 8192 };
 enum { TOKENS_MOST = 512 };
 #define EPS 1e-5f
 
@@ -28,75 +31,101 @@ struct layout {
 #define ROW(token) ((size_t)(token)*WIDTH * 2)
 #define AT(part, token) (offsetof(struct layout, part) + ROW(token))
 
-/* What a thread has of a row. */
-union piece {
-	uint4 v[VECS];
-	uint64_t pack[2 * VECS];
-	__nv_bfloat16 e[EACH];
+/*
+ * How a row lies in the threads of SPLIT CTAs, which are a cluster when they are more than one:
+ * each has VECS vectors of 16 bytes, THREADS apart.
+ */
+template <int SPLIT_, int VECS_> struct rows {
+	enum { SPLIT = SPLIT_, VECS = VECS_, EACH = 8 * VECS, PACKS = 2 * VECS };
+	enum { THREADS = WIDTH / EACH / SPLIT, WARPS = SPLIT * THREADS / 32 };
+
+	union piece { /* what a thread has */
+		uint4 v[VECS];
+		uint64_t pack[PACKS];
+		__nv_bfloat16 e[EACH];
+	};
+
+	static __device__ size_t vec_at(int u)
+	{
+		return (blockIdx.x % SPLIT * VECS + u) * THREADS + threadIdx.x;
+	}
+	static __device__ union piece load(const void *row)
+	{
+		union piece a;
+
+		for (int u = 0; u < VECS; u++)
+			a.v[u] = ((const uint4 *)row)[vec_at(u)];
+		return a;
+	}
+	static __device__ void store(void *row, const union piece &a)
+	{
+		for (int u = 0; u < VECS; u++)
+			((uint4 *)row)[vec_at(u)] = a.v[u];
+	}
+
+	/* The sum of v over the row's threads. turn: by turns 0 and 1. */
+	static __device__ float sum(float v, int turn)
+	{
+		__shared__ float warps[2][WARPS];
+		cg::cluster_group cluster = cg::this_cluster();
+		int lane = threadIdx.x % 32;
+		int warp = blockIdx.x % SPLIT * (THREADS / 32) + threadIdx.x / 32;
+
+		for (int d = 16; d > 0; d /= 2)
+			v += __shfl_xor_sync(~0u, v, d);
+		if (SPLIT == 1 && lane == 0)
+			warps[turn][warp] = v;
+		if (SPLIT > 1 && lane < SPLIT)
+			*cluster.map_shared_rank(&warps[turn][warp], lane) = v;
+		if (SPLIT == 1)
+			__syncthreads();
+		else
+			cluster.sync();
+		v = warps[turn][lane % WARPS];
+		for (int d = WARPS / 2; d > 0; d /= 2)
+			v += __shfl_xor_sync(~0u, v, d);
+		return v;
+	}
+
+	/* a + b, rounded. */
+	static __device__ union piece add(union piece a, const union piece &b)
+	{
+		for (int k = 0; k < EACH; k++)
+			a.e[k] = __float2bfloat16_rn(
+				__bfloat162float(a.e[k]) + __bfloat162float(b.e[k]));
+		return a;
+	}
+	/* All ranks' pieces, added up as symcclAllReduce does. */
+	template <int N> static __device__ union piece add_up(const union piece (&x)[N])
+	{
+		union piece sum;
+
+		for (int k = 0; k < EACH; k++) {
+			float v[N];
+
+			for (int q = 0; q < N; q++)
+				v[q] = __bfloat162float(x[q].e[k]);
+			sum.e[k] = __float2bfloat16_rn(symcclDevTreeSum(v, N));
+		}
+		return sum;
+	}
+	/* All threads of the row. */
+	static __device__ union piece norm(union piece a, const union piece &weight, int turn)
+	{
+		float squares = 0;
+
+		for (int k = 0; k < EACH; k++)
+			squares += __bfloat162float(a.e[k]) * __bfloat162float(a.e[k]);
+		squares = rsqrtf(sum(squares, turn) / WIDTH + EPS);
+		for (int k = 0; k < EACH; k++)
+			a.e[k] = __float2bfloat16_rn(
+				__bfloat162float(a.e[k]) * squares * __bfloat162float(weight.e[k]));
+		return a;
+	}
 };
 
-__device__ union piece load(const void *row)
-{
-	union piece a;
-
-	for (int u = 0; u < VECS; u++)
-		a.v[u] = ((const uint4 *)row)[u * THREADS + threadIdx.x];
-	return a;
-}
-__device__ void store(void *row, const union piece &a)
-{
-	for (int u = 0; u < VECS; u++)
-		((uint4 *)row)[u * THREADS + threadIdx.x] = a.v[u];
-}
-
-/* The sum of v over the CTA. */
-__device__ float cta_sum(float v)
-{
-	enum { WARPS = THREADS / 32 };
-	__shared__ float warps[WARPS];
-
-	for (int d = 16; d > 0; d /= 2)
-		v += __shfl_xor_sync(~0u, v, d);
-	__syncthreads(); /* the row before has been read */
-	if (threadIdx.x % 32 == 0)
-		warps[threadIdx.x / 32] = v;
-	__syncthreads();
-	v = warps[threadIdx.x % WARPS];
-	for (int d = WARPS / 2; d > 0; d /= 2)
-		v += __shfl_xor_sync(~0u, v, d);
-	return v;
-}
-/* sum + old, rounded; then its norm. All threads of the CTA. */
-__device__ void add_norm(union piece sum, union piece old, union piece weight,
-	union piece &residual, union piece &norm)
-{
-	float h[EACH], squares = 0;
-
-	for (int k = 0; k < EACH; k++) {
-		residual.e[k] = __float2bfloat16_rn(
-			__bfloat162float(old.e[k]) + __bfloat162float(sum.e[k]));
-		h[k] = __bfloat162float(residual.e[k]);
-		squares += h[k] * h[k];
-	}
-	squares = rsqrtf(cta_sum(squares) / WIDTH + EPS);
-	for (int k = 0; k < EACH; k++)
-		norm.e[k] = __float2bfloat16_rn(h[k] * squares * __bfloat162float(weight.e[k]));
-}
-
-/* All ranks' pieces added up as symcclAllReduce does. */
-template <int N> __device__ union piece add_up(const union piece (&x)[N])
-{
-	union piece sum;
-
-	for (int k = 0; k < EACH; k++) {
-		float v[N];
-
-		for (int q = 0; q < N; q++)
-			v[q] = __bfloat162float(x[q].e[k]);
-		sum.e[k] = __float2bfloat16_rn(symcclDevTreeSum(v, N));
-	}
-	return sum;
-}
+typedef rows<4, 1> shared; /* four CTAs of 256 threads */
+typedef rows<1, 2> whole;  /* one of 512 */
 
 struct job {
 	symcclDevWindow_t w;
@@ -105,106 +134,100 @@ struct job {
 	symcclResult_t *result;
 };
 
-/* A CTA's slots: [rank][pack of the piece][thread]. */
-enum { PACKS = 2 * VECS, SLOTS = PACKS * THREADS };
-
+/* A session that has failed returns from each of its calls at once. The loop goes on to its end,
+ * since the CTAs of a cluster wait for each other. */
 template <int N>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __cluster_dims__(shared::SPLIT) __launch_bounds__(shared::THREADS, 4)
 	fused_packets(const __grid_constant__ symcclDevComm_t comm, const __grid_constant__ job j)
 {
-	union piece own, old, residual, norm;
-	int t = blockIdx.x; /* no more CTAs than tokens */
+	typedef shared R;
+	int t = blockIdx.x / R::SPLIT, turn = 0; /* no more clusters than tokens */
+	R::piece own, old;
 	symcclDevSession_t s;
 
-	cudaGridDependencySynchronize();
-	own = load(symcclDevLocalPtr(&j.w, AT(x, t)));
-	old = load(j.old + ROW(t));
+	/* CTAs of a cluster reach into each other once all have begun. */
+	asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+	/* These and the session's first load are in flight together. */
+	own = R::load(symcclDevLocalPtr(&j.w, AT(x, t)));
+	old = R::load(j.old + ROW(t));
 	symcclDevSessionOpen(
 		&s, symcclDevCtx(&comm, symcclDevCta(), 0), symcclDevTeamLsa(&comm), blockIdx.x);
+	asm volatile("barrier.cluster.wait.aligned;");
 	for (;;) {
-		union piece x[N], weight;
-		uint64_t got[N][PACKS];
+		R::piece x[N];
+		uint64_t got[N][R::PACKS];
 
-		for (int u = 0; u < PACKS; u++)
-			symcclDevSendAll(
-				&s, comm.rank * SLOTS + u * THREADS + threadIdx.x, own.pack[u]);
-		weight = load(j.weight);
-		symcclDevRecvTeam<N, PACKS>(&s, threadIdx.x, SLOTS, THREADS, own.pack, got);
-		if (symcclDevEndEpoch(&s) != symcclSuccess)
-			break;
+		/* To slots [rank][pack][thread] of the peers' CTAs. */
+		for (int u = 0; u < R::PACKS; u++)
+			symcclDevSendAll(&s, (comm.rank * R::PACKS + u) * R::THREADS + threadIdx.x,
+				own.pack[u]);
+		symcclDevRecvTeam<N, R::PACKS>(
+			&s, threadIdx.x, R::PACKS * R::THREADS, R::THREADS, own.pack, got);
+		symcclDevEndEpoch(&s);
 		for (int q = 0; q < N; q++)
-			for (int u = 0; u < PACKS; u++)
+			for (int u = 0; u < R::PACKS; u++)
 				x[q].pack[u] = got[q][u];
-		add_norm(add_up<N>(x), old, weight, residual, norm);
-		store(symcclDevLocalPtr(&j.w, AT(residual, t)), residual);
-		store(symcclDevLocalPtr(&j.w, AT(norm, t)), norm);
-		t += gridDim.x;
+		old = R::add(old, R::add_up<N>(x));
+		R::store(symcclDevLocalPtr(&j.w, AT(residual, t)), old);
+		R::store(symcclDevLocalPtr(&j.w, AT(norm, t)),
+			R::norm(old, R::load(j.weight), turn));
+		t += gridDim.x / R::SPLIT;
 		if (t >= j.tokens)
 			break;
-		own = load(symcclDevLocalPtr(&j.w, AT(x, t)));
-		old = load(j.old + ROW(t));
+		turn ^= 1;
+		own = R::load(symcclDevLocalPtr(&j.w, AT(x, t)));
+		old = R::load(j.old + ROW(t));
 	}
 	if (symcclDevSessionClose(&s) != symcclSuccess)
 		*j.result = s.result;
-	cudaTriggerProgrammaticLaunchCompletion();
 }
 
 template <int N>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(whole::THREADS)
 	fused_direct(const __grid_constant__ symcclDevComm_t comm, const __grid_constant__ job j)
 {
-	const union piece weight = load(j.weight);
+	typedef whole R;
 	symcclDevSession_t s;
+	int turn = 0;
 
-	cudaGridDependencySynchronize();
 	symcclDevSessionOpen(
 		&s, symcclDevCtx(&comm, symcclDevCta(), 0), symcclDevTeamLsa(&comm), blockIdx.x);
 	/* Everybody's x is there, and the results may be written. */
 	symcclDevBarrier(&s);
 	for (int t = comm.rank + N * blockIdx.x; t < j.tokens && s.result == symcclSuccess;
-		t += N * gridDim.x) {
-		union piece x[N], residual, norm, old = load(j.old + ROW(t));
+		t += N * gridDim.x, turn ^= 1) {
+		R::piece x[N], old = R::load(j.old + ROW(t)), norm;
 
 		for (int q = 0; q < N; q++)
-			x[q] = load(symcclDevLsaPtr(&j.w, q, AT(x, t)));
-		add_norm(add_up<N>(x), old, weight, residual, norm);
-		for (int q = 0; q < N; q++) {
-			store(symcclDevLsaPtr(&j.w, q, AT(residual, t)), residual);
-			store(symcclDevLsaPtr(&j.w, q, AT(norm, t)), norm);
-		}
+			x[q] = R::load(symcclDevLsaPtr(&j.w, q, AT(x, t)));
+		old = R::add(old, R::add_up<N>(x));
+		for (int q = 0; q < N; q++)
+			R::store(symcclDevLsaPtr(&j.w, q, AT(residual, t)), old);
+		norm = R::norm(old, R::load(j.weight), turn);
+		for (int q = 0; q < N; q++)
+			R::store(symcclDevLsaPtr(&j.w, q, AT(norm, t)), norm);
 	}
 	/* All results are there, and x may be written. */
 	symcclDevBarrier(&s);
 	if (symcclDevSessionClose(&s) != symcclSuccess)
 		*j.result = s.result;
-	cudaTriggerProgrammaticLaunchCompletion();
 }
 
 /* ---- What it is compared with ---------------------------------------------------------------- */
 
-__global__ void add(const char *old, const char *sum, char *residual)
-{
-	union piece a, b, c;
-
-	cudaGridDependencySynchronize();
-	a = load(old + ROW(blockIdx.x));
-	b = load(sum + ROW(blockIdx.x));
-	for (int k = 0; k < EACH; k++)
-		c.e[k] = __float2bfloat16_rn(__bfloat162float(a.e[k]) + __bfloat162float(b.e[k]));
-	store(residual + ROW(blockIdx.x), c);
-	cudaTriggerProgrammaticLaunchCompletion();
-}
-__global__ void __launch_bounds__(THREADS) norm(char *residual, char *weight, char *out)
+__global__ void __launch_bounds__(whole::THREADS)
+	add(const char *old, const char *sum, char *residual)
 {
 	const size_t row = ROW(blockIdx.x);
-	const union piece scale = load(weight);
-	union piece none, same, result;
 
-	cudaGridDependencySynchronize();
-	memset(&none, 0, sizeof(none));
-	add_norm(none, load(residual + row), scale, same, result);
-	store(out + row, result);
-	cudaTriggerProgrammaticLaunchCompletion();
+	whole::store(residual + row, whole::add(whole::load(old + row), whole::load(sum + row)));
+}
+__global__ void __launch_bounds__(whole::THREADS)
+	norm(const char *residual, const char *weight, char *out)
+{
+	const size_t row = ROW(blockIdx.x);
+
+	whole::store(out + row, whole::norm(whole::load(residual + row), whole::load(weight), 0));
 }
 
 /* ---- Running ----------------------------------------------------------------------------------
@@ -216,29 +239,21 @@ static __nv_bfloat16 *host; /* one part of a window */
 enum how { THREE, PACKETS, DIRECT };
 static const char *const names[] = {"three kernels", "packets", "direct"};
 
-/* The kernel's start may overlap with the end of the one before. */
-template <class... P, class... A>
-static void launch(const struct side *s, int n, void (*kernel)(P...), A... args)
+/* CTAs of a rank, of either kind: four of the small ones fit on a multiprocessor. */
+static int few(void)
 {
-	cudaLaunchAttribute overlap = {};
-	cudaLaunchConfig_t config = {};
-
-	overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	overlap.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = n;
-	config.blockDim = THREADS;
-	config.stream = s->stream;
-	config.attrs = &overlap;
-	config.numAttrs = 1;
-	CUDA(cudaLaunchKernelEx(&config, kernel, args...));
+	return 4 * ctas;
 }
 
 template <int N> static void fused(const struct side *s, enum how how, const struct job &j)
 {
-	int rows = how == PACKETS ? j.tokens : (j.tokens + N - 1) / N;
-
-	launch(s, std::min(rows, ctas), how == PACKETS ? fused_packets<N> : fused_direct<N>, s->dev,
-		j);
+	if (how == PACKETS)
+		fused_packets<N><<<std::min(j.tokens * shared::SPLIT, few()), shared::THREADS, 0,
+			s->stream>>>(s->dev, j);
+	else
+		fused_direct<N>
+			<<<std::min((j.tokens + N - 1) / N, ctas), whole::THREADS, 0, s->stream>>>(
+				s->dev, j);
 }
 
 static void once(struct side *s, enum how how, int tokens)
@@ -250,8 +265,10 @@ static void once(struct side *s, enum how how, int tokens)
 	if (how == THREE) {
 		OK(symcclAllReduce(l->x, l->sum, (size_t)tokens * WIDTH, symcclBfloat16, symcclSum,
 			s->comm, (symcclStream_t)s->stream));
-		launch(s, tokens, add, old_residual[i], (char *)l->sum, (char *)l->residual);
-		launch(s, tokens, norm, (char *)l->residual, weights[i], (char *)l->norm);
+		add<<<tokens, whole::THREADS, 0, s->stream>>>(
+			old_residual[i], (char *)l->sum, (char *)l->residual);
+		norm<<<tokens, whole::THREADS, 0, s->stream>>>(
+			(char *)l->residual, weights[i], (char *)l->norm);
 	} else if (nranks == 1) {
 		fused<1>(s, how, j);
 	} else if (nranks == 2) {
@@ -375,8 +392,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%d ranks: 1, 2 or 4 here\n", nranks);
 		return 2;
 	}
-	reqs.sessions = ctas;
-	reqs.packetSlots = nranks * SLOTS;
+	reqs.sessions = few();
+	reqs.packetSlots = nranks * shared::PACKS * shared::THREADS;
 	resources(sizeof(struct layout), &reqs);
 	CUDA(cudaMallocHost(&host, 2 * TOKENS_MOST * WIDTH * 2));
 	fill();
