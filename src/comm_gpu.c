@@ -209,7 +209,13 @@ int hub_gpu_check(struct hub *h, struct failure *f)
 		if (__atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == 0)
 			continue;
 		f->rank = (int)r->rank;
-		if (r->code == DEV_TIMED_OUT) {
+		if (r->code == DEV_TIMED_OUT && r->peer == r->rank) {
+			f->code = symcclTimeout;
+			snprintf(f->text, sizeof(f->text),
+				"rank %u's kernel waited %.3g s for a signal or a counter of its "
+				"own (SYMCCL_OP_TIMEOUT)",
+				r->rank, (double)h->wait.timeout_ns / 1e9);
+		} else if (r->code == DEV_TIMED_OUT) {
 			f->code = symcclTimeout;
 			snprintf(f->text, sizeof(f->text),
 				"rank %u's kernel waited %.3g s for rank %u (SYMCCL_OP_TIMEOUT), "
