@@ -22,5 +22,5 @@ HOST_KERNEL(broadcast_ring)
 		x[n++] = (struct coll_xfer){
 			.peer = (c->root + k) % ranks, .buf = c->send, .bytes = bytes};
 	return messages_run(
-		t, c, hash, x, n, coll_in_place(t, c) ? 512 / (ranks + 1) : 256 / (ranks + 1));
+		t, c, hash, x, n, coll_in_place(t, c) ? 512 / (ranks + 1) : 325 / (ranks + 1));
 }

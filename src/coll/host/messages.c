@@ -12,8 +12,8 @@
 /* Most bytes that are sent unasked: of memory that the peer can load from, and of other. */
 #define EAGER_NEAR ((size_t)4 << 10)
 #define EAGER_FAR ((size_t)32 << 10)
-#define PIECE ((size_t)1 << 20) /* moved before the others get their turn */
-#define FEW 8                   /* messages without an allocation */
+#define PIECE ((size_t)256 << 10) /* moved before the others get their turn */
+#define FEW 8                     /* messages without an allocation */
 
 enum stage {
 	START,  /* send: before the first packet; receive: the same */
@@ -21,6 +21,7 @@ enum stage {
 	MOVING, /* copying this side's part; receive: then until the sender's final packet */
 	ENDING, /* send: until the receiver is done with packet `last` */
 	PACKETS,
+	COPYING, /* of the rank to itself: until all is copied */
 	DONE
 };
 
@@ -61,7 +62,7 @@ static symcclResult_t move(const struct engine *g, struct message *m)
 	char *other = ring_place_here(t, peer, &m->place) + m->at;
 
 	m->at += n;
-	if (m->place.kind == PLACE_ADDRESS && t->pid[peer] != 0)
+	if (m->place.kind == PLACE_ADDRESS && peer != t->rank && t->pid[peer] != 0)
 		return m->x->recv ? peer_read(t, peer, own, other, n, stream)
 				  : peer_write(t, peer, other, own, n);
 	(stream ? copy_stream : copy_plain)(m->x->recv ? own : other, m->x->recv ? other : own, n);
@@ -268,6 +269,12 @@ static symcclResult_t receive_turn(const struct engine *g, struct message *m, in
 		/* fall through */
 	case PACKETS:
 		return receive_packets(g, m, moved);
+	case COPYING:
+		*moved = 1;
+		TRY(move(g, m));
+		if (m->at == m->end)
+			m->stage = DONE;
+		return symcclSuccess;
 	default:
 		*moved = m->at < m->end;
 		if (m->at < m->end)
@@ -361,37 +368,61 @@ static symcclResult_t run(struct engine *g)
 	return symcclSuccess;
 }
 
-/* Messages of the rank with itself. */
+/* The next send of the rank to itself from *s on and the receive from *r on that it matches; both
+ * n: there is none. */
+static symcclResult_t own_pair(
+	const struct coll_team *t, const struct coll_xfer *x, int n, int *s, int *r)
+{
+	while (*s < n && (x[*s].recv || x[*s].peer != t->rank))
+		++*s;
+	while (*r < n && (!x[*r].recv || x[*r].peer != t->rank))
+		++*r;
+	if (*s == n && *r == n)
+		return symcclSuccess;
+	if (*s == n || *r == n)
+		return fail(symcclInvalidUsage,
+			"rank %d would wait for itself: its sends to itself and its receives from "
+			"itself must be as many in a group",
+			t->rank);
+	if (x[*s].bytes != x[*r].bytes)
+		return fail(symcclInvalidUsage,
+			"rank %d sends itself %zu bytes where it expects %zu", t->rank, x[*s].bytes,
+			x[*r].bytes);
+	return symcclSuccess;
+}
+
+/* Small ones. */
 static symcclResult_t copy_own(const struct coll_team *t, const struct coll_xfer *x, int n)
 {
-	int s = 0, r = 0;
-
-	for (;;) {
-		while (s < n && (x[s].recv || x[s].peer != t->rank))
-			s++;
-		while (r < n && (!x[r].recv || x[r].peer != t->rank))
-			r++;
-		if (s == n && r == n)
+	for (int s = 0, r = 0;; s++, r++) {
+		TRY(own_pair(t, x, n, &s, &r));
+		if (s == n)
 			return symcclSuccess;
-		if (s == n || r == n)
-			return fail(symcclInvalidUsage,
-				"rank %d would wait for itself: its sends to itself and its "
-				"receives from itself must be as many in a group",
-				t->rank);
-		if (x[s].bytes != x[r].bytes)
-			return fail(symcclInvalidUsage,
-				"rank %d sends itself %zu bytes where it expects %zu", t->rank,
-				x[s].bytes, x[r].bytes);
 		if (x[s].buf.ptr != x[r].buf.ptr && x[s].bytes > 0)
-			(x[s].bytes >= COPY_STREAM_FROM / 2 ? copy_stream : copy_plain)(
-				x[r].buf.ptr, x[s].buf.ptr, x[s].bytes);
-		s++;
-		r++;
+			memcpy(x[r].buf.ptr, x[s].buf.ptr, x[s].bytes);
 	}
 }
 
-/* Chain the messages of each peer and direction; the first of each is active. */
-static void chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t hash)
+/* Any, as messages that are copied while the others move. */
+static symcclResult_t add_own(struct engine *g, const struct coll_xfer *x, int n, int k)
+{
+	for (int s = 0, r = 0;; s++, r++) {
+		TRY(own_pair(g->t, x, n, &s, &r));
+		if (s == n)
+			return symcclSuccess;
+		if (x[s].buf.ptr == x[r].buf.ptr || x[s].bytes == 0)
+			continue;
+		g->m[k] = (struct message){.x = &x[r],
+			.stage = COPYING,
+			.end = x[r].bytes,
+			.place = {PLACE_ADDRESS, (uint64_t)(uintptr_t)x[s].buf.ptr},
+			.next = -1};
+		g->active[g->nactive++] = k++;
+	}
+}
+
+/* Chain the messages of each peer and direction; the first of each is active. Returns how many. */
+static int chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t hash)
 {
 	int ranks = g->t->nranks, last[2 * ranks], k = 0;
 
@@ -409,6 +440,7 @@ static void chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t h
 			g->m[*tail].next = k;
 		*tail = k++;
 	}
+	return k;
 }
 
 /* The list's front as far as it is small and can go now, without any state. The last of all is
@@ -460,7 +492,7 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 	int few_active[FEW];
 	struct engine g = {.t = t, .c = c, .m = few, .active = few_active, .share = share};
 	symcclResult_t e;
-	int any, first = 0;
+	int first = 0, k;
 
 	TRY(send_front(t, c, ring_call_hash(t, c, hash), x, n, &first));
 	if (first == n)
@@ -472,11 +504,8 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 		g.m = many;
 		g.active = (int *)(many + n);
 	}
-	chain(&g, x + first, n - first, ring_call_hash(t, c, hash));
-	/* The peers first: they may be waiting. */
-	e = turn_all(&g, &any);
-	if (e == symcclSuccess)
-		e = copy_own(t, x, n);
+	k = chain(&g, x + first, n - first, ring_call_hash(t, c, hash));
+	e = add_own(&g, x, n, k);
 	if (e == symcclSuccess)
 		e = run(&g);
 	free(many);
