@@ -4,6 +4,7 @@
 #include <string.h>
 #include "coll/cuda/launch.h"
 #include "coll/cuda/rows.h"
+#include "gpu_copy.h"
 #include "gpu_prove.h"
 #include "gpu_state.h"
 #include "log.h"
@@ -313,6 +314,7 @@ void comm_gpu_close(symcclComm_t comm)
 	/* What runs still uses the control block. */
 	entered = cu_enter(&scope) == symcclSuccess;
 	order_close(&comm->gpu->order);
+	gpu_copy_close(comm->gpu->copy);
 	if (entered)
 		cu_leave(&scope);
 	if (comm->gpu->side != NULL)
@@ -388,6 +390,14 @@ static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 		gpu_threads(&comm->team, c, algo, plan->nctas), overlap, stream);
 }
 
+static symcclResult_t run_plan(symcclComm_t comm, const struct coll_call *c,
+	const struct coll_plan *plan, int overlap, CUstream stream)
+{
+	return plan->algo->gpu == GPU_ROW(CUDA_COPY_ENGINE)
+		       ? gpu_copy_run(comm, c, plan, overlap, stream)
+		       : launch(comm, c, plan, overlap, stream);
+}
+
 /* The scratch as a symmetric window at byte `at`. */
 static struct coll_buf scratch(symcclComm_t comm, size_t at)
 {
@@ -420,7 +430,7 @@ static symcclResult_t run_piece(
 		TRY(copy(k.send.ptr, (char *)c->send.ptr + at * es, part, stream));
 	}
 	TRY(coll_plan(&comm->team, &k, &plan));
-	TRY(launch(comm, &k, &plan, 1, stream));
+	TRY(run_plan(comm, &k, &plan, 1, stream));
 	if (c->func != symcclFuncAllGather)
 		return copy((char *)c->recv.ptr + at * es, k.recv.ptr, part, stream);
 	for (size_t r = 0; r < ranks; r++)
@@ -464,7 +474,7 @@ symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	if (e == symcclSuccess)
 		e = c->func >= symcclFuncBroadcast ? gpu_call_run(comm, c, plan, step.overlap, s)
 		    : plan->algo == NULL           ? run_pieces(comm, c, s)
-						   : launch(comm, c, plan, step.overlap, s);
+						   : run_plan(comm, c, plan, step.overlap, s);
 	if (e == symcclSuccess)
 		e = order_after(&g->order, s, &step);
 	if (pushed)

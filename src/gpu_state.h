@@ -9,6 +9,8 @@
 #include "comm_gpu.h"
 #include "gpu_order.h"
 
+struct gpu_copy;
+
 struct comm_gpu {
 	int device;
 	CUcontext ctx;
@@ -16,7 +18,8 @@ struct comm_gpu {
 	struct dev_team team;
 	struct dev_watch watch;
 	struct gpu_order order;
-	char *bulk; /* rank 0's scratch as this rank sees it */
+	struct gpu_copy *copy; /* gpu_copy.c; made when it is needed */
+	char *bulk;            /* rank 0's scratch as this rank sees it */
 	struct ring_layout ring;
 	CUevent side; /* between a group's streams; made when there are some */
 };

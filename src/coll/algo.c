@@ -268,6 +268,7 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),
 	GPU(symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_direct_cost, CUDA_ALLGATHER_DIRECT),
+	GPU(symcclFuncAllGather, "allgather/copy", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_copy_cost, CUDA_COPY_ENGINE),
 	GPU(symcclFuncAllReduce, "allreduce/packet", 0, gpu_packet_most, gpu_oneshot_cost, CUDA_ALLREDUCE_ONESHOT),
 	GPU(symcclFuncAllReduce, "allreduce/twostep", 0, gpu_twostep_most, gpu_twostep_cost, CUDA_ALLREDUCE_TWOSTEP),
 	GPU(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, gpu_allreduce_direct_cost, CUDA_ALLREDUCE_DIRECT),

@@ -488,6 +488,68 @@ Test(comm_cuda, order_between_processes)
 	run(&(struct shape){2, 1, "2"}, streams_and_graphs);
 }
 
+/* ---- Copy engines ---------------------------------------------------------------------------- */
+
+/* Forced, in place and not, eager and captured, between other calls. */
+static int by_copies(int proc, int n, void *arg)
+{
+	struct one o = {symcclFuncAllGather, symcclInt32, symcclSum, 3001, 256, 0, 1, 0};
+	/* Through scratch, in pieces. */
+	static const struct one plain = {
+		symcclFuncAllGather, symcclInt32, symcclSum, 150000, 256, 2, 2, 1};
+	struct rig g = {0};
+
+	(void)n;
+	setenv("SYMCCL_ALGO", "allgather/copy", 1);
+	RANK_TRY(rig_open(&g, proc, arg));
+	load(&g, &plain, test_seed());
+	RANK_TRY(enqueue_all(&g, &plain, 0));
+	RANK_TRY(sync_all(&g));
+	RANK_TRY(compare(&g, &plain, test_seed()));
+	for (int i = 0; i < 8; i++) {
+		uint64_t seed = test_seed() + 100 * (uint64_t)i;
+		symcclPlan_t plan;
+		CUgraphExec exec[LOCAL_MAX];
+		char *s, *d;
+
+		o.in_place = i & 1;
+		o.from = i & 2 ? 2 : 0; /* the input need not be a window */
+		places(&o, &g.m[0], &s, &d);
+		RANK_OK(symcclQueryPlan(g.m[0].comm, o.func, s, d, o.count, o.type, o.op, &plan));
+		RANK_CHECK(strcmp(plan.algorithm, "allgather/copy") == 0, "%s", plan.algorithm);
+		load(&g, &o, seed);
+		if (i < 4) {
+			RANK_TRY(late_call(&g, &o, i & 1));
+		} else {
+			for (int l = 0; l < g.nlocal; l++) {
+				CUstream st = g.m[l].stream[0];
+				CUgraph graph;
+
+				RANK_OK(cu_bind_thread(g.m[l].device));
+				CU_OK(cu.StreamBeginCapture(
+					st, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+				RANK_OK(enqueue(&o, &g.m[l], st));
+				CU_OK(cu.StreamEndCapture(st, &graph));
+				CU_OK(cu.GraphInstantiateWithFlags(&exec[l], graph, 0));
+				CU_OK(cu.GraphDestroy(graph));
+			}
+			RANK_TRY(replay(&g, exec, 1));
+			RANK_TRY(replay(&g, exec, 0));
+		}
+		RANK_TRY(sync_all(&g));
+		RANK_TRY(compare(&g, &o, seed));
+		for (int l = 0; i >= 4 && l < g.nlocal; l++)
+			CU_OK(cu.GraphExecDestroy(exec[l]));
+	}
+	RANK_BARRIER();
+	return rig_close(&g);
+}
+
+Test(comm_cuda, copy_engines)
+{
+	run(&(struct shape){2, 2, "2"}, by_copies);
+}
+
 /* ---- Memory of cudaMalloc ----------------------------------------------------------------------
  */
 

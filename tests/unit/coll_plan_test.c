@@ -146,7 +146,7 @@ Test(coll_plan, forced_rows)
 	for (size_t i = 0; i < n; i++) {
 		char list[128];
 
-		if (a[i].func != symcclFuncAllGather ||
+		if (a[i].func != symcclFuncAllGather || a[i].gpu != 0 ||
 			(a[i].needs & ~(COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)))
 			continue;
 		cr_assert_str_eq(chosen(&t, &c, a[i].name), a[i].name);

@@ -8,6 +8,9 @@
 /* coll_algo.gpu of a row: which kernel, plus one. */
 #define GPU_ROW(algo) ((algo) + 1)
 
+/* A row without a kernel of its own: the caller enqueues copies between barriers. */
+#define CUDA_COPY_ENGINE CUDA_NUM_ALGOS
+
 size_t gpu_packet_most(const struct coll_team *t);
 size_t gpu_twostep_most(const struct coll_team *t);
 /* Bytes of a block (of a reduce: of the vector) that packets can take in one round. */
@@ -18,6 +21,7 @@ double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_gather_copy_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_ring_cost(const struct coll_team *t, const struct coll_call *c);
 /* CTAs that a call takes, and threads of each. */
