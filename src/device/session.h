@@ -110,16 +110,14 @@ DEV symcclResult_t symcclDevSessionOpen(
 	return s->result;
 }
 
-/* End: later kernels may open it. All threads. Does not wait for peers.
- * Return: the session's first failure, or symcclSuccess. */
+/* End: it may be opened again, by these threads or in a later kernel. All threads. Does not wait
+ * for peers. Return: the session's first failure, or symcclSuccess. */
 DEV symcclResult_t symcclDevSessionClose(symcclDevSession_t *s)
 {
-	int failed = coop_sync_or(s->coop, s->failed);
-
-	if (s->result == symcclSuccess && failed)
-		s->result = dead_result(&s->team);
 	if (s->coop.thread == 0 && s->epoch.number != s->first)
 		store_relaxed64(&team_head(&s->team)->arrivals, s->epoch.number << DEV_EPOCH_SHIFT);
+	if (coop_sync_or(s->coop, s->failed) && s->result == symcclSuccess)
+		s->result = dead_result(&s->team);
 	return s->result;
 }
 

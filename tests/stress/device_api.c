@@ -223,15 +223,18 @@ static void *thread_run(void *arg)
 		int context = my_kernel % 2 ? 0 : 1;
 		symcclDevCtx_t x = symcclDevCtx(c, symcclDevCta(), context);
 		symcclDevSession_t s;
+		uint32_t index;
 
 		pthread_barrier_wait(&grid[my_rank]);
 		if (context == 1 && my_cta_id != 0)
 			continue;
-		OK(symcclDevSessionOpen(
-			&s, x, symcclDevTeamWorld(c), context == 1 ? 1 : (int)my_cta_id));
+		index = context == 1 ? 1 : my_cta_id;
+		OK(symcclDevSessionOpen(&s, x, symcclDevTeamWorld(c), (int)index));
 		if (my_kernel % 4 < 2)
 			packets(c, &s);
 		barriers(c, &win[my_rank], &s);
+		OK(symcclDevSessionClose(&s));
+		OK(symcclDevSessionOpen(&s, x, symcclDevTeamWorld(c), (int)index));
 		if (my_kernel % 4 >= 2)
 			packets(c, &s);
 		transfers(c, &win[my_rank], x);
