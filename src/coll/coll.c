@@ -3,25 +3,20 @@
 #include "device/slot.h"
 #include "util.h"
 
-size_t coll_type_size(symcclDataType_t type)
-{
-	static const unsigned char size[symcclNumTypes] = {
-		[symcclInt8] = 1,
-		[symcclUint8] = 1,
-		[symcclInt32] = 4,
-		[symcclUint32] = 4,
-		[symcclInt64] = 8,
-		[symcclUint64] = 8,
-		[symcclFloat16] = 2,
-		[symcclFloat32] = 4,
-		[symcclFloat64] = 8,
-		[symcclBfloat16] = 2,
-		[symcclFloat8e4m3] = 1,
-		[symcclFloat8e5m2] = 1,
-	};
-
-	return (unsigned)type < symcclNumTypes ? size[type] : 0;
-}
+const unsigned char coll_type_bytes[symcclNumTypes] = {
+	[symcclInt8] = 1,
+	[symcclUint8] = 1,
+	[symcclInt32] = 4,
+	[symcclUint32] = 4,
+	[symcclInt64] = 8,
+	[symcclUint64] = 8,
+	[symcclFloat16] = 2,
+	[symcclFloat32] = 4,
+	[symcclFloat64] = 8,
+	[symcclBfloat16] = 2,
+	[symcclFloat8e4m3] = 1,
+	[symcclFloat8e5m2] = 1,
+};
 
 /* The largest power of two in [lo, hi] that is at most n. */
 static size_t power_below(size_t n, size_t lo, size_t hi)

@@ -164,7 +164,12 @@ static inline struct coll_buf coll_buf_at(const struct coll_buf *b, size_t by)
 	return at;
 }
 
-size_t coll_type_size(symcclDataType_t type); /* bytes; 0: no such type */
+/* Bytes, a power of two; 0: no such type. */
+extern const unsigned char coll_type_bytes[symcclNumTypes];
+static inline size_t coll_type_size(symcclDataType_t type)
+{
+	return (unsigned)type < symcclNumTypes ? coll_type_bytes[type] : 0;
+}
 
 /* Does the call take its input from its own output? Then a rank's block lies where the collective
  * puts it, and `send` differs from rank to rank by that much. */

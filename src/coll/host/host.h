@@ -38,8 +38,15 @@ HOST_KERNEL(wait_signal);
 static inline void host_share(size_t n, int cta, int nctas, size_t *from, size_t *len)
 {
 	size_t lines = (n + 63) / 64, k = (size_t)nctas;
-	size_t a = lines * (size_t)cta / k * 64, b = lines * (size_t)(cta + 1) / k * 64;
+	size_t a, b;
 
+	if (nctas == 1) { /* a division takes as long as all the rest of a small call */
+		*from = 0;
+		*len = n;
+		return;
+	}
+	a = lines * (size_t)cta / k * 64;
+	b = lines * (size_t)(cta + 1) / k * 64;
 	*from = a < n ? a : n;
 	*len = (b < n ? b : n) - *from;
 }
@@ -54,7 +61,7 @@ static inline void host_reduce(const struct coll_call *c, int nsrc, const void *
 		.ndst = ndst,
 		.src = src,
 		.dst = dst,
-		.count = n / coll_type_size(c->type),
+		.count = n >> __builtin_ctzl(coll_type_size(c->type)),
 		.factor = c->has_factor ? factor : NULL,
 		.stream = stream};
 

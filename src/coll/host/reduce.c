@@ -366,6 +366,12 @@ void reduce(const struct reduction *r)
 	int stream;
 
 	work_begin(&w, r);
+	if (!r->stream && is_direct(&w)) { /* the least that a small one can do */
+		w.count = r->count;
+		by_loop(&w, 0);
+		fp_end(mode);
+		return;
+	}
 	run = is_direct(&w) ? by_loop : by_blocks;
 	stream = r->stream && lines_meet(&w, &head);
 	if (stream && head > 0) {
