@@ -26,10 +26,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "symccl.h"
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* a struct and a function have one name */
+#endif
 #include "symccl_device/comm.h"
 #include "symccl_device/reduce.h"
 #include "symccl_device/session.h"
 #include "symccl_device/transfer.h"
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 /* ---- On the host ------------------------------------------------------------------------ */
 
