@@ -10,6 +10,14 @@ static uint32_t call_mode(symcclFunc_t f)
 	return f == symcclFuncGather || f == symcclFuncReduce ? CUDA_MODE_TO_ROOT : 0;
 }
 
+/* 0: peers cannot reach it. */
+static uint64_t root_offset(symcclComm_t comm, const struct coll_buf *b)
+{
+	uint64_t at = gpu_offset(comm, b);
+
+	return at == ~(uint64_t)0 ? 0 : at;
+}
+
 /* Broadcast, reduce, all-to-all, gather, scatter: packets in as many rounds as the slots ask for,
  * or one kernel on windows. */
 static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
@@ -50,6 +58,11 @@ static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
 			a.out = (uintptr_t)c->recv.peers;
 			a.out_stride = c->recv.stride;
 		}
+		/* What the root's buffer is to the others, when it counts on the root alone. */
+		if (direct && comm->rank == c->root && c->func == symcclFuncBroadcast)
+			a.in_stride = root_offset(comm, &c->send);
+		if (direct && comm->rank == c->root && c->func == symcclFuncReduce)
+			a.out_stride = root_offset(comm, &c->recv);
 		nctas = gpu_ctas(&comm->team, &part, algo);
 		TRY(cuda_kernel_launch(fn, &a, nctas, gpu_threads(&comm->team, &part, algo, nctas),
 			overlap || at > 0, stream));

@@ -85,26 +85,13 @@ static symcclResult_t copy_own(
 	return symcclSuccess;
 }
 
-/* Where the peers may store a message: in windows that lie in the control block's range. */
-static uint64_t offer_of(symcclComm_t comm, const struct coll_xfer *x)
-{
-	const struct dev_team *t = &comm->gpu->team;
-	uint64_t own = t->ctrl + t->rank * t->stride, at;
-
-	if (x->buf.peers == NULL || x->buf.stride != t->stride)
-		return ~(uint64_t)0;
-	at = gpu_own_address(comm, &x->buf);
-	return at >= own && at - own < t->stride ? at - own : ~(uint64_t)0;
-}
-
 /* The next messages of the list to a kernel. *at: the first; moved on. */
 static symcclResult_t launch_some(
 	symcclComm_t comm, const struct place *p, int n, int *at, int overlap, CUstream stream)
 {
 	struct comm_gpu *g = comm->gpu;
 	struct cuda_messages a = {.team = g->team, .watch = g->watch, .ring = g->ring};
-	uint32_t known[CUDA_MESSAGES_MAX], most = 1, warps, ctas = (uint32_t)comm->team.gpu->ctas,
-					   each;
+	uint32_t known[CUDA_MESSAGES_MAX], most = 1, ctas = (uint32_t)comm->team.gpu->ctas, each;
 	CUfunction fn = g->kernels->fn[CUDA_MESSAGES][0][0][0];
 
 	for (; *at < n && a.n < CUDA_MESSAGES_MAX; ++*at) {
@@ -118,16 +105,18 @@ static symcclResult_t launch_some(
 			known[a.npairs++] = pair;
 		*m = (struct cuda_message){.at = gpu_own_address(comm, &x->buf),
 			.bytes = x->bytes,
-			.offer = x->recv ? offer_of(comm, x) : 0,
+			.offer = x->recv ? gpu_offset(comm, &x->buf) : 0,
 			.peer = (uint32_t)x->peer,
 			.recv = x->recv != 0,
 			.pair = (uint16_t)i};
 		most = MAX(most, ring_channels(x->bytes, g->ring.channels));
 	}
-	warps = MIN(most * a.npairs, ctas * (CUDA_THREADS_MAX / 32));
-	each = (warps + ctas - 1) / ctas;
-	return cuda_list_launch(
-		fn, &a, (int)((warps + each - 1) / each), (int)each * 32, overlap, stream);
+	most = MIN(most, MAX(ctas * (CUDA_THREADS_MAX / 32) / a.npairs, 1));
+	a.warps = most;
+	a.places = MIN(a.npairs, ctas * (CUDA_THREADS_MAX / 32));
+	each = (a.warps * a.places + ctas - 1) / ctas;
+	return cuda_list_launch(fn, &a, (int)((a.warps * a.places + each - 1) / each),
+		(int)each * 32, overlap, stream);
 }
 
 /* The call runs on one stream: it waits for what the messages' own have enqueued, or they for it.

@@ -51,4 +51,16 @@ static inline uint64_t gpu_own_address(symcclComm_t comm, const struct coll_buf 
 	return (uintptr_t)(b->peers ? coll_peer(b, comm->rank) : (char *)b->ptr);
 }
 
+/* Offset of own memory from the control block, for peers to reach it by; ~0: in no window, or in
+ * one that lies in another range of addresses. */
+static inline uint64_t gpu_offset(symcclComm_t comm, const struct coll_buf *b)
+{
+	const struct dev_team *t = &comm->gpu->team;
+	uint64_t own = t->ctrl + t->rank * t->stride, at = gpu_own_address(comm, b);
+
+	if (b->peers == NULL || b->stride != t->stride || at < own || at - own >= t->stride)
+		return ~(uint64_t)0;
+	return at - own;
+}
+
 #endif

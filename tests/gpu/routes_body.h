@@ -11,6 +11,7 @@ enum { ROUTE_BROADCAST, ROUTE_ALLTOALL, ROUTE_GATHER, ROUTE_SCATTER, ROUTE_REDUC
 
 struct route_case {
 	int what, direct, n, root, ctas, threads, in_place;
+	int told;            /* direct: everybody may reach the root's own buffer */
 	int type, op, fixed; /* of a reduce */
 	size_t count, skew_in, skew_out;
 };
@@ -83,6 +84,14 @@ static struct cuda_args route_args(const struct route_case *c, int r, const uint
 	a.root = c->root;
 	a.mode |= c->what == ROUTE_BROADCAST || c->what == ROUTE_SCATTER ? CUDA_MODE_FROM_ROOT : 0;
 	a.mode |= c->what == ROUTE_GATHER || c->what == ROUTE_REDUCE ? CUDA_MODE_TO_ROOT : 0;
+	if (c->what == ROUTE_BROADCAST && c->direct)
+		a.in_stride = c->told && r == c->root
+				      ? a.in - (machine_base() + r * machine_stride())
+				      : 0;
+	if (c->what == ROUTE_REDUCE && c->direct)
+		a.out_stride = c->told && r == c->root
+				       ? a.out - (machine_base() + r * machine_stride())
+				       : 0;
 	if (c->what == ROUTE_REDUCE && c->direct)
 		a.in -= r * machine_stride();
 	else if (c->what != ROUTE_REDUCE && c->direct)
@@ -240,6 +249,7 @@ static long routes_run(const int *ranks, int nranks, const size_t *counts, int n
 			c.ctas = grids[rng() % ngrids];
 			c.threads = threads[rng() % 3];
 			c.in_place = (int)(rng() % 3 == 0);
+			c.told = (int)(rng() % 2);
 			c.type = (int)(rng() % R_TYPES);
 			c.op = (int)(rng() % R_OPS);
 			c.fixed = (int)(rng() % 4 != 0);

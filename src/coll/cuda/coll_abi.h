@@ -31,6 +31,10 @@ enum {
  * kernel also reaches through the space, they must be given as addresses in the space too. Every
  * in_stride and out_stride is a multiple of 16.
  *
+ * A broadcast's direct kernel finds in in_stride, a reduce's in out_stride, where the root's own
+ * input or output lies: an offset from its control block, 0 when peers cannot reach it. On the
+ * root; else 0.
+ *
  * Move kernels: rank q's block is at in + q * in_stride, out + q * out_stride (any numbers; 0 where
  * there is one block). Push kernel: out is the space's address as above, in + q * count this rank's
  * block for q, or in itself for all when the root sends.
@@ -65,7 +69,7 @@ DEV_ASSERT(offsetof(struct cuda_args, mode) == 144);
  * replayed. */
 #define RING_SLOTS 512
 #define RING_CHANNELS_MAX 256
-#define RING_CHANNEL_BYTES 1024 /* of a message: with less, fewer channels */
+#define RING_CHANNEL_BYTES 896 /* of a message: with less, fewer channels; 112 packets */
 #define RING_DIRECT_BYTES \
 	(32u << 10)        /* from here on the receiver says where it could be stored \
 			    */
@@ -165,6 +169,7 @@ struct cuda_messages {
 	struct dev_watch watch; /* hash is not looked at */
 	struct ring_layout ring;
 	uint32_t n, npairs;
+	uint32_t warps, places; /* of a pair; pairs side by side: places * warps are all */
 	struct cuda_message m[CUDA_MESSAGES_MAX];
 };
 DEV_ASSERT(sizeof(struct cuda_message) == 32);

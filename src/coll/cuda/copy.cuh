@@ -67,6 +67,87 @@ DEV void copy_range(uint64_t from, uint64_t to, uint64_t bytes, uint32_t first, 
 		store8(to + i, load8(from + i));
 }
 
+/* To the same place on all ranks but `skip`: that of rank q is at + q * stride. */
+struct fan {
+	uint64_t at, stride;
+	uint32_t rank, nranks, skip;
+};
+template <class STORE> DEV void fan_out(const struct fan &f, STORE store)
+{
+	DEV_LOOP
+	for (uint32_t d = 0; d < f.nranks; d++) {
+		uint32_t q = f.rank + d < f.nranks ? f.rank + d : f.rank + d - f.nranks;
+
+		if (q != f.skip)
+			store(f.at + q * f.stride);
+	}
+}
+template <bool ALIGNED>
+DEV void copy_fan_vectors(uint64_t from, const struct fan &f, uint64_t at, uint64_t vecs,
+	uint32_t first, uint32_t width)
+{
+	enum { U = 4 };
+
+	DEV_LOOP
+	for (uint64_t i = first; i < vecs; i += U * (uint64_t)width) {
+		struct pair64 x[U];
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (i + u * (uint64_t)width < vecs) {
+				uint64_t p = from + at + 16 * (i + u * (uint64_t)width);
+
+				x[u] = ALIGNED ? load128(p) : load128_unaligned(p);
+			}
+		fan_out(f, [&](uint64_t to) {
+#pragma unroll
+			for (int u = 0; u < U; u++)
+				if (i + u * (uint64_t)width < vecs)
+					store128(to + at + 16 * (i + u * (uint64_t)width), x[u]);
+		});
+	}
+}
+/* The stride is a multiple of 16. */
+DEV void copy_fan(
+	uint64_t from, const struct fan &f, uint64_t bytes, uint32_t first, uint32_t width)
+{
+	uint64_t head = min(bytes, -f.at & 15), vecs = (bytes - head) / 16;
+
+	if (((from ^ f.at) & 15) == 0)
+		copy_fan_vectors<true>(from, f, head, vecs, first, width);
+	else
+		copy_fan_vectors<false>(from, f, head, vecs, first, width);
+	DEV_LOOP
+	for (uint64_t i = first; i < bytes - 16 * vecs; i += width) {
+		uint64_t at = i < head ? i : i + 16 * vecs;
+		uint32_t v = load8(from + at);
+
+		fan_out(f, [&](uint64_t to) { store8(to + at, v); });
+	}
+}
+
+/* ---- Where the root's buffer is -------------------------------------------------------------- */
+
+/* Before and after the first barrier: the root tells everybody an offset from its control block, 0
+ * for none; CTA by CTA, in a packet slot. Returns what the root said. */
+DEV void root_tell(struct kern &k, uint64_t where)
+{
+	const struct dev_team *t = &k.a.team;
+
+	if (t->rank == k.a.root && !k.gave_up)
+		for (uint32_t q = cta_thread(); q < t->nranks; q += cta_threads())
+			store64((uintptr_t)packet_slots(t, q, &k.e) + PACKET_BYTES * cta_id(),
+				where);
+}
+DEV uint64_t root_told(struct kern &k)
+{
+	const struct dev_team *t = &k.a.team;
+
+	return k.gave_up ? 0
+			 : load64((uintptr_t)packet_slots(t, t->rank, &k.e) +
+				   PACKET_BYTES * cta_id());
+}
+
 /* ---- 8 bytes at a time ---------------------------------------------------------------------- */
 
 /* One pack of n bytes. */

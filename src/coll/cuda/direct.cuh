@@ -220,23 +220,37 @@ template <class T, int OP, int N> DEV void allreduce_direct(const struct cuda_ar
 	kern_end(k);
 }
 
-/* Reduce-scatter: each rank loads its part of everybody's input. Reduce: the root loads all. */
+/* Reduce-scatter: each rank loads its part of everybody's input. Reduce: a part goes to the root's
+ * output, or when that is in no window the root loads all. */
 template <class T, int OP, int N> DEV void reducescatter_direct(const struct cuda_args &args)
 {
 	struct kern k(args);
 	struct how<T> h;
 	struct sides s = kern_sides(k);
-
 	const bool to_root = args.mode & CUDA_MODE_TO_ROOT;
+	uint64_t lo = to_root ? 0 : s.rank * args.count, count = args.count;
 
-	s.in += to_root ? 0 : s.rank * args.count * T::BYTES;
 	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP>(k, h);
+	if (to_root)
+		root_tell(k, args.out_stride);
 	kern_meet(k, 0);
 	how_await<T, OP>(k, h);
-	if (!k.gave_up && (!to_root || s.rank == args.root))
-		reduce_range<T, OP, N, false>(s, h, args.count);
+	if (to_root) {
+		uint64_t where = root_told(k), part = (count / s.nranks + 16) / 16 * 16;
+
+		if (where != 0) {
+			lo = min(count, s.rank * part);
+			count = min(count - lo, part);
+			s.out = (uintptr_t)team_ctrl(&args.team, args.root) + where + lo * T::BYTES;
+		} else if (s.rank != args.root) {
+			count = 0;
+		}
+	}
+	s.in += lo * T::BYTES;
+	if (!k.gave_up && count != 0)
+		reduce_range<T, OP, N, false>(s, h, count);
 	kern_meet(k, 1);
 	kern_end(k);
 }

@@ -14,32 +14,61 @@
 
 #define RING_U 4 /* packets in flight per lane */
 
+#define RING_CHUNK 4096 /* a large message is dealt out to the channels by chunks of this */
+
 /* One warp's side of a channel. */
 struct ring {
 	const struct cuda_messages &a;
 	const struct cuda_message &m;
 	struct ring_line *line; /* this rank's */
 	char *slots;            /* the receiver's */
-	uint32_t channel;
-	uint64_t pos, lo, hi; /* of the ring; of the message: this channel's bytes */
-	uint64_t credit;      /* sending: how far the receiver is, at least */
+	uint32_t channel, channels, dead;
+	uint64_t pos;    /* of the ring */
+	uint64_t credit; /* sending: how far the receiver is, at least */
+	uint64_t packs;  /* of the message, that are this channel's */
+	uint32_t chunk;  /* bytes: channel 0 has the first, channel 1 the second, and so on */
 	int gave_up;
 
-	INL ring(const struct cuda_messages &args, const struct cuda_message &msg, uint32_t ch)
-	    : a(args), m(msg), channel(ch), gave_up(0)
+	INL ring(const struct cuda_messages &args, const struct cuda_message &msg, uint32_t ch,
+		uint32_t n, uint32_t is_dead)
+	    : a(args), m(msg), channel(ch), channels(n), dead(is_dead), gave_up(0)
 	{
 		const struct dev_team *t = &a.team;
-		uint64_t slice, n = ring_channels(m.bytes, a.ring.channels);
 
 		line = line_of(t->rank, m.peer);
+		pos = load_relaxed64(m.recv ? &line->got : &line->sent);
+		credit = load_relaxed64(&line->credit);
 		slots = team_ctrl(t, m.recv ? t->rank : m.peer) + a.ring.rings +
 			((m.recv ? m.peer : t->rank) * (uint64_t)a.ring.channels + ch) *
 				(PACKET_BYTES * RING_SLOTS);
-		pos = load_relaxed64(m.recv ? &line->got : &line->sent);
-		credit = load_relaxed64(&line->credit);
-		slice = ((m.bytes + n - 1) / n + 127) / 128 * 128;
-		lo = min(m.bytes, ch * slice);
-		hi = min(m.bytes, lo + slice);
+		deal();
+	}
+	/* Which of the message's bytes are this channel's. */
+	INL void deal()
+	{
+		uint64_t chunks, own;
+
+		if (channels == 1) {
+			chunk = (uint32_t)m.bytes;
+			packs = (m.bytes + 7) / 8;
+			return;
+		}
+		chunk = RING_CHUNK;
+		if (m.bytes < (uint64_t)channels * RING_CHUNK)
+			chunk = ((uint32_t)m.bytes / channels + 128) / 128 * 128;
+		chunks = (m.bytes + chunk - 1) / chunk;
+		own = channel < chunks ? (chunks - 1 - channel) / channels + 1 : 0;
+		packs = own * (chunk / 8);
+		if (own != 0 && (chunks - 1) % channels == channel)
+			packs -= (chunks * chunk - m.bytes) / 8;
+	}
+	/* The first byte of the channel's pack i. */
+	INL uint64_t place(uint64_t i) const
+	{
+		if (chunk != RING_CHUNK || channels == 1)
+			return (uint64_t)channel * chunk + 8 * i;
+		return (i / (RING_CHUNK / 8) * channels + channel) * RING_CHUNK +
+		       i % (RING_CHUNK / 8) * 8;
 	}
 	/* Of this channel in `at`'s memory, between it and `other`. */
 	INL struct ring_line *line_of(uint32_t at, uint32_t other) const
@@ -106,6 +135,7 @@ DEV void ring_room(struct ring &r, uint64_t end)
 {
 	struct dev_wait wait = {0, 0};
 
+	r.gave_up |= r.dead != DEV_ALIVE;
 	while (!r.gave_up && warp_any((int64_t)(end - r.credit) > RING_SLOTS)) {
 		r.credit = load_acquire64(&r.line->credit);
 		r.gave_up = ring_turn(r, wait);
@@ -123,8 +153,8 @@ DEV void ring_send(struct ring &r, uint64_t first, uint64_t last)
 
 #pragma unroll
 		for (int u = 0; u < RING_U; u++) {
-			uint64_t i = base + u * lanes + lane, at = r.lo + 8 * (i - 1);
-			uint32_t size = i != 0 && i < last ? pack_size(at, r.hi) : 0;
+			uint64_t i = base + u * lanes + lane, at = r.place(i - 1);
+			uint32_t size = i != 0 && i < last ? pack_size(at, r.m.bytes) : 0;
 			int fast = size == 8 && ((r.m.at + at) & 7) == 0;
 
 			x[u] = load64_if(fast, r.m.at + at);
@@ -147,22 +177,36 @@ DEV void ring_send(struct ring &r, uint64_t first, uint64_t last)
 	}
 }
 
-/* Tell the sender what has been taken; all lanes are done with it. */
+/* Tell the sender what has been taken. No release: all that it may overwrite has been loaded and
+ * looked at. */
 DEV void ring_credit(struct ring &r)
 {
 	warp_sync();
 	if (warp_lane() == 0)
-		store_release64(&r.line_of(r.m.peer, r.a.team.rank)->credit, r.pos);
+		store_relaxed64(&r.line_of(r.m.peer, r.a.team.rank)->credit, r.pos);
 }
-DEV void ring_receive(struct ring &r, uint64_t first, uint64_t last)
+/* The header has come, alone perhaps: is it what was expected? */
+DEV int ring_header_bad(struct ring &r, const struct pair64 &p)
+{
+	uint64_t theirs = (uint32_t)p.lo | p.hi << 32;
+	int bad = warp_lane() == 0 && (uint32_t)(p.lo >> 32) == r.flag(r.pos) &&
+		  (uint32_t)(p.hi >> 32) == r.flag(r.pos) && theirs != r.m.bytes;
+
+	if (bad)
+		ring_die(r.a, r.m, theirs);
+	return warp_any(bad);
+}
+/* The other side of ring_send. store: they are the message's, beyond the header. */
+DEV void ring_receive(struct ring &r, uint64_t first, uint64_t last, bool store)
 {
 	const uint32_t lane = warp_lane(), lanes = warp_lanes();
 
+	r.gave_up |= r.dead != DEV_ALIVE;
 	DEV_LOOP
 	for (uint64_t base = first; base < last && !r.gave_up; base += RING_U * lanes) {
 		struct dev_wait wait = {0, 0};
 		struct pair64 p[RING_U];
-		int missing, bad = 0;
+		int missing;
 
 		do {
 			missing = 0;
@@ -179,28 +223,19 @@ DEV void ring_receive(struct ring &r, uint64_t first, uint64_t last)
 						   (uint32_t)(p[u].hi >> 32) != flag);
 			}
 			missing = warp_any(missing);
-			if (missing)
+			if (base == 0)
+				r.gave_up = ring_header_bad(r, p[0]);
+			if (missing && !r.gave_up)
 				r.gave_up = ring_turn(r, wait);
 		} while (missing && !r.gave_up);
 		if (r.gave_up)
 			return;
-		if (base == 0) { /* the header is lane 0's */
-			uint64_t theirs = (uint32_t)p[0].lo | p[0].hi << 32;
-
-			if (lane == 0 && theirs != r.m.bytes) {
-				ring_die(r.a, r.m, theirs);
-				bad = 1;
-			}
-			r.gave_up = warp_any(bad);
-			if (r.gave_up)
-				return;
-		}
 #pragma unroll
 		for (int u = 0; u < RING_U; u++) {
-			uint64_t i = base + u * lanes + lane, at = r.lo + 8 * (i - 1);
+			uint64_t i = base + u * lanes + lane, at = r.place(i - 1);
 
-			if (i != 0 && i < last && at < r.hi)
-				store_pack(r.m.at + at, pack_size(at, r.hi),
+			if (store && i != 0 && i < last)
+				store_pack(r.m.at + at, pack_size(at, r.m.bytes),
 					(uint32_t)p[u].lo | p[u].hi << 32);
 		}
 		r.pos += min(last - base, (uint64_t)RING_U * lanes);
@@ -246,7 +281,7 @@ DEV void ring_make_offer(struct ring &r)
 /* A slice of a message, sender's and receiver's side. */
 DEV void message_send(struct ring &r)
 {
-	const uint64_t packets = 1 + (r.hi - r.lo + 7) / 8;
+	const uint64_t packets = 1 + r.packs;
 	uint64_t where;
 
 	if (r.m.bytes < RING_DIRECT_BYTES) {
@@ -262,7 +297,8 @@ DEV void message_send(struct ring &r)
 		return;
 	}
 	where += (uintptr_t)team_ctrl(&r.a.team, r.m.peer);
-	copy_range(r.m.at + r.lo, where + r.lo, r.hi - r.lo, warp_lane(), warp_lanes());
+	copy_range(r.m.at, where, r.m.bytes, r.channel * warp_lanes() + warp_lane(),
+		r.channels * warp_lanes()); /* all channels side by side */
 	warp_sync();
 	ring_room(r, r.pos + 1);
 	if (warp_lane() == 0 && !r.gave_up) {
@@ -273,42 +309,48 @@ DEV void message_send(struct ring &r)
 }
 DEV void message_receive(struct ring &r)
 {
-	const uint64_t packets = 1 + (r.hi - r.lo + 7) / 8;
+	const uint64_t packets = 1 + r.packs;
 
 	if (r.m.bytes < RING_DIRECT_BYTES) {
-		ring_receive(r, 0, packets);
+		ring_receive(r, 0, packets, true);
 		return;
 	}
 	ring_make_offer(r);
-	ring_receive(r, 0, 1);
+	ring_receive(r, 0, 1, false);
 	if (r.m.offer == ~0ull) {
-		ring_receive(r, 1, packets);
+		ring_receive(r, 1, packets, true);
 		return;
 	}
-	r.hi = r.lo; /* the packet that says so holds none of it */
-	ring_receive(r, 1, 2);
+	ring_receive(r, 1, 2, false); /* stored */
 	fence_system();
 }
 
-/* All messages of the list that are this warp's. */
+/* All messages of the list that are this warp's: every channel of a pair is one warp's. */
 DEV void messages(const struct cuda_messages &a)
 {
-	const uint32_t warps = warp_count(), per = max(1u, warps / a.npairs), w = warp_id();
-	const uint32_t places = warps / per; /* of `per` warps each */
+	uint32_t per = a.warps, places = a.places, place, first, dead;
 	int gave_up;
 
+	if (warp_count() < per * places) { /* on a CPU, where a warp is a CTA */
+		per = max(1u, warp_count() / a.npairs);
+		places = warp_count() / per;
+	}
+	place = warp_id() / per;
+	first = warp_id() % per;
+	gave_up = place >= places;
+
 	grid_wait();
-	gave_up = load_relaxed32(&team_head(&a.team)->dead) != DEV_ALIVE;
+	dead = load_relaxed32(&team_head(&a.team)->dead); /* looked at later: all is in flight */
 	DEV_LOOP
-	for (uint32_t i = 0; i < a.n && w / per < places && !gave_up; i++) {
+	for (uint32_t i = 0; i < a.n && !gave_up; i++) {
 		const struct cuda_message &m = a.m[i];
 		uint32_t n = ring_channels(m.bytes, a.ring.channels);
 
-		if (m.pair % places != w / per)
+		if ((m.pair < places ? m.pair : m.pair % places) != place)
 			continue;
 		DEV_LOOP
-		for (uint32_t ch = w % per; ch < n && !gave_up; ch += per) {
-			struct ring r(a, m, ch);
+		for (uint32_t ch = first; ch < n && !gave_up; ch += per) {
+			struct ring r(a, m, ch, n, dead);
 
 			if (m.recv)
 				message_receive(r);

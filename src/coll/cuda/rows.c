@@ -81,14 +81,23 @@ double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call 
 /* Packets in rounds; on the rank that has most to do it is all-gather's traffic. */
 double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	return gpu_gather_packet_cost(t, c) +
+	double factor = t->gpu->shared ? 4.5 : 3;
+
+	return 2.2 + 0.1 * t->nranks + factor * bytes_of(c) * (t->nranks - 1) / peer_rate(t) +
 	       2 * (double)((size_t)bytes_of(c) / gpu_round_most(t, c->func));
+}
+
+/* Blocks stored into windows. */
+double gpu_push_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return (t->gpu->shared ? 3.5 : 5.7) + 0.4 * t->nranks +
+	       bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
 /* Messages, stored where they go if that is a window. */
 double gpu_ring_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	return 6 + 0.4 * t->nranks + 1.2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+	return 8 + 0.4 * t->nranks + 1.2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
 /* Measured in graphs, over a link: 27 us before all has begun, then no faster than stores. So this

@@ -23,6 +23,7 @@ double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call 
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_copy_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_push_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_ring_cost(const struct coll_team *t, const struct coll_call *c);
 /* CTAs that a call takes, and threads of each. */
 int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo);
