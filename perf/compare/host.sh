@@ -172,6 +172,7 @@ build_peers
 json_lines() { # mode file collective
 	awk -v mode="$1" -v coll="$3" '
 	function after(key) { return substr($0, index($0, key) + length(key)) + 0 }
+	coll == "broadcast" { sub(/"out_of_place".*"in_place"/, "") } # as MPI has it
 	/"line_latency_ns"/ && mode == "dirty" {
 		print "L", after("\"line_latency_ns\": "); print "C", after("\"copy_gbs\": ") }
 	/"size": / { if (after("\"size\": ") > 0 || coll == "barrier")

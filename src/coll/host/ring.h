@@ -50,7 +50,8 @@ struct ring_pair {
 	uint64_t sent, credit; /* packets sent; the highest tail seen */
 	uint64_t taken, told;  /* packets done with; what the peer was told of them */
 	uint64_t waited[SYMCCL_SIGNALS];
-	unsigned char pad[32];
+	uint32_t tag, same; /* of the last packet sent; how many in a row had that */
+	unsigned char pad[24];
 };
 _Static_assert(sizeof(struct ring_pair) == 128, "fits its region");
 
@@ -140,9 +141,19 @@ static inline void ring_post(const struct coll_team *t, int peer, const struct c
 	uint32_t tag, enum ring_kind kind, size_t n)
 {
 	struct slot *slot = ring_next_slot(t, peer);
-	uint64_t number = ++ring_pair(t, peer)->sent;
+	struct ring_pair *p = ring_pair(t, peer);
+	uint64_t number = ++p->sent;
 
-	ring_describe(slot, c, n);
+	/* The peer's prefetcher takes the second line away, too: leave it where all slots say it.
+	 */
+	if (p->tag != tag) {
+		p->tag = tag;
+		p->same = 0;
+	}
+	if (p->same < t->layout.ring_slots) {
+		ring_describe(slot, c, n);
+		p->same++;
+	}
 	store_release64(&slot->flag, (number & 0xffffffffu) << 32 | tag | kind);
 	ring_wake(t, peer);
 }
