@@ -100,8 +100,10 @@ typedef struct symcclRequest *symcclRequest_t;
 
 /* A CUstream / cudaStream_t for a CUDA communicator: the call is put on it and returns at once,
  * also while it captures; NULL is the default stream. Calls on one communicator run in the order in
- * which they are made, whatever streams they are put on. On the host backend NULL is the only value
- * and means: the calling thread does the work, and the call returns when it is done. */
+ * which they are made, whatever streams they are put on. On the host backend: a stream of
+ * symcclHostStreamCreate(), or NULL: the calling thread does the work, after what is in streams,
+ * and the call returns when it is done. The first call on a communicator waits in any case until
+ * all ranks have made theirs. */
 typedef struct symcclStream *symcclStream_t;
 
 /* Names a communicator to be: the addresses of its rendezvous and a 128-bit secret. Opaque; send
@@ -197,9 +199,10 @@ SYMCCL_API symcclResult_t symcclCommInitRankScalable(symcclComm_t *comm, int nra
 /* A new communicator for the ranks that give the same color (>= 0), ranked by key, then by their
  * old rank. SYMCCL_SPLIT_NOCOLOR: this rank takes no part in any, *newcomm = NULL. config NULL:
  * the parent's; the device is always the parent's. The parent stays usable. Collective over comm;
- * in a group *newcomm is written by symcclGroupEnd(). Return: what is wrong with one rank's
- * arguments is returned by all; symcclRemoteError naming a rank that died, symcclTimeout naming one
- * that did not come (SYMCCL_SETUP_TIMEOUT). */
+ * in a group *newcomm is written by symcclGroupEnd().
+ *
+ * Return: what is wrong with one rank's arguments is returned by all; symcclRemoteError naming a
+ * rank that died, symcclTimeout naming one that did not come (SYMCCL_SETUP_TIMEOUT). */
 #define SYMCCL_SPLIT_NOCOLOR (-1)
 SYMCCL_API symcclResult_t symcclCommSplit(
 	symcclComm_t comm, int color, int key, symcclComm_t *newcomm, const symcclConfig_t *config);
@@ -208,12 +211,16 @@ SYMCCL_API symcclResult_t symcclCommSplit(
  * the same list (in any order; may be empty). In a group *newcomm is written by symcclGroupEnd().
  *
  * SYMCCL_SHRINK_DEFAULT: comm must be free of errors, or revoked. It stays what it was, also for
- * the listed ranks. SYMCCL_SHRINK_ABORT: also after failures. What runs on comm is stopped first,
- * on all ranks, and comm is only good for symcclCommDestroy or symcclCommAbort afterwards, or for
- * another attempt. A listed rank must have died or left comm (destroyed or aborted it): within a
- * second, else symcclInvalidUsage names its process id, since it may still write into memory that
- * the others share. Return: symcclRemoteError naming a rank that is dead but not listed;
- * symcclTimeout naming one that did not come with this list (SYMCCL_SETUP_TIMEOUT). */
+ * the listed ranks.
+ *
+ * SYMCCL_SHRINK_ABORT: also after failures. What runs on comm is stopped first, on all ranks, and
+ * comm is only good for symcclCommDestroy or symcclCommAbort afterwards, or for another attempt. A
+ * listed rank must have died or left comm (destroyed or aborted it): within a second, else
+ * symcclInvalidUsage names its process id, since it may still write into memory that the others
+ * share.
+ *
+ * Return: symcclRemoteError naming a rank that is dead but not listed; symcclTimeout naming one
+ * that did not come with this list (SYMCCL_SETUP_TIMEOUT). */
 #define SYMCCL_SHRINK_DEFAULT 0x00
 #define SYMCCL_SHRINK_ABORT 0x01
 SYMCCL_API symcclResult_t symcclCommShrink(symcclComm_t comm, int *excludeRanksList,
@@ -257,11 +264,38 @@ SYMCCL_API symcclResult_t symcclCommDeviceType(symcclComm_t comm, symcclDeviceTy
 /* ---- Groups ----------------------------------------------------------------------------- */
 
 /* Calls between Start and the matching End are queued and run by the outermost End, which returns
- * the first failure. They may concern several communicators, also several ranks of one. Groups
- * nest and belong to the calling thread. Registrations of one group are one set: all succeed or
- * all are undone. */
+ * the first failure; when a call was refused on the way, that one, and runs nothing. They may
+ * concern several communicators, also several ranks of one. Groups nest and belong to the calling
+ * thread. Registrations of one group are one set: all succeed or all are undone. */
 SYMCCL_API symcclResult_t symcclGroupStart(void);
 SYMCCL_API symcclResult_t symcclGroupEnd(void);
+
+/* ---- Streams on the host ------------------------------------------------------------------ */
+
+/* A queue that a thread of its own works off in order, for host communicators: a collective given
+ * such a stream returns at once. Any number of communicators may share one; buffers must stay as
+ * they are until the call is done. Local, any thread. */
+SYMCCL_API symcclResult_t symcclHostStreamCreate(symcclStream_t *stream);
+/* Wait until all that was put in before is done; returns the first failure since the stream was
+ * last synchronized or queried, with its sentence. After symcclCommAbort() the communicator's calls
+ * have failed; those of others go on. */
+SYMCCL_API symcclResult_t symcclHostStreamSynchronize(symcclStream_t stream);
+/* The same, but symcclInProgress instead of waiting. */
+SYMCCL_API symcclResult_t symcclHostStreamQuery(symcclStream_t stream);
+/* Synchronize, and free the stream. NULL is accepted. */
+SYMCCL_API symcclResult_t symcclHostStreamDestroy(symcclStream_t stream);
+
+/* A point in a stream. Record: after what was put in `stream` so far. WaitEvent: what is put in
+ * `stream` later starts when the event's last recording has been passed; one that was never
+ * recorded has been. Query: symcclInProgress while it has not. Destroying leaves what waits for it
+ * alone. */
+typedef struct symcclHostEvent *symcclHostEvent_t;
+SYMCCL_API symcclResult_t symcclHostEventCreate(symcclHostEvent_t *event);
+SYMCCL_API symcclResult_t symcclHostEventRecord(symcclHostEvent_t event, symcclStream_t stream);
+SYMCCL_API symcclResult_t symcclHostStreamWaitEvent(symcclStream_t stream, symcclHostEvent_t event);
+SYMCCL_API symcclResult_t symcclHostEventQuery(symcclHostEvent_t event);
+SYMCCL_API symcclResult_t symcclHostEventSynchronize(symcclHostEvent_t event);
+SYMCCL_API symcclResult_t symcclHostEventDestroy(symcclHostEvent_t event);
 
 /* ---- Memory and windows ----------------------------------------------------------------- */
 

@@ -36,7 +36,7 @@ __attribute__((always_inline)) static inline symcclResult_t without_root(symcclF
 	symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
 {
 	if (comm != NULL && comm->magic == COMM_MAGIC && comm->fork_gen == fork_generation() &&
-		stream == NULL && !group_open() && comm->ready && comm->gpu == NULL &&
+		stream == NULL && !group_open() && comm_is_quick(comm) &&
 		mem_frees() == comm->freed_seen) {
 		const struct plan_memo *m = comm_memo(comm, recvbuff, count);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "comm_gpu.h"
+#include "host_stream.h"
 #include "log.h"
 #include "util.h"
 
@@ -69,7 +70,16 @@ symcclResult_t comm_ready_finish(symcclComm_t comm)
 		}
 	}
 	comm->ready = 1;
+	comm_quick_set(comm);
 	return symcclSuccess;
+}
+
+void comm_quick_set(symcclComm_t comm)
+{
+	int quick = comm->ready && comm->gpu == NULL && comm->turns == 0 &&
+		    __atomic_load_n(&comm->gate, __ATOMIC_ACQUIRE) == GATE_OPEN;
+
+	__atomic_store_n(&comm->quick, quick, __ATOMIC_RELAXED);
 }
 
 symcclResult_t comm_ready(symcclComm_t comm)
@@ -185,6 +195,36 @@ static symcclResult_t run_failed(symcclComm_t comm, symcclResult_t e)
 	return hub_status(comm->hub);
 }
 
+symcclResult_t comm_run_host(
+	symcclComm_t comm, const struct coll_call *call, const struct coll_plan *plan)
+{
+	symcclResult_t e = hub_status(comm->hub);
+
+	if (e == symcclSuccess) {
+		e = coll_run_host(&comm->team, call, plan);
+		if (__builtin_expect(e != symcclSuccess, 0))
+			e = run_failed(comm, e);
+	}
+	return comm_error(comm, e);
+}
+
+static symcclResult_t launch(symcclComm_t comm, const struct coll_call *call,
+	const struct coll_plan *plan, symcclStream_t stream)
+{
+	symcclResult_t e;
+
+	if (comm->gpu == NULL && stream != NULL) {
+		TRY(host_stream_put(comm, call, plan, stream));
+		comm_quick_set(comm);
+		return symcclSuccess;
+	}
+	if (comm->gpu == NULL && __builtin_expect(comm->turns != 0, 0))
+		host_stream_drain(comm);
+	e = comm->gpu ? comm_gpu_run(comm, call, plan, stream)
+		      : coll_run_host(&comm->team, call, plan);
+	return __builtin_expect(e != symcclSuccess, 0) ? run_failed(comm, e) : e;
+}
+
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream)
 {
 	const struct coll_plan *plan = NULL;
@@ -195,20 +235,14 @@ symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_
 	__atomic_store_n(&comm->busy, 1, __ATOMIC_RELAXED);
 	e = hub_status(comm->hub);
 	if (e == symcclSuccess)
+		e = comm_gate(comm);
+	if (e == symcclSuccess)
 		e = comm_ready(comm);
 	if (e == symcclSuccess)
 		e = coll_is_listed(call->func) ? plan_listed(comm, call, &plan)
 					       : plan_call(comm, call, &m);
-	if (e == symcclSuccess) {
-		const struct coll_call *c = m ? &m->call : call;
-
-		if (m)
-			plan = &m->plan;
-		e = comm->gpu ? comm_gpu_run(comm, c, plan, stream)
-			      : coll_run_host(&comm->team, c, plan);
-		if (__builtin_expect(e != symcclSuccess, 0))
-			e = run_failed(comm, e);
-	}
+	if (e == symcclSuccess)
+		e = launch(comm, m ? &m->call : call, m ? &m->plan : plan, stream);
 	e = comm_error(comm, e);
 	__atomic_store_n(&comm->busy, 0, __ATOMIC_RELEASE);
 	return e;
@@ -244,13 +278,6 @@ symcclResult_t comm_call(symcclComm_t comm, struct coll_call *c, symcclStream_t 
 {
 	symcclResult_t e;
 
-	if (stream != NULL && comm->hub->gpu == NULL) {
-		comm_call_free(c);
-		return comm_error(comm,
-			fail(symcclInvalidArgument,
-				"stream is %p: a host communicator takes NULL, the calling thread",
-				(void *)stream));
-	}
 	if (group_open())
 		return group_add_call(comm, c, stream);
 	e = comm_run(comm, c, stream);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "comm_gpu.h"
 #include "exec.h"
+#include "host_stream.h"
 #include "hub.h"
 #include "log.h"
 #include "params.h"
@@ -78,6 +79,7 @@ symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code)
 {
 	if (__builtin_expect(code == symcclSuccess, 1))
 		return code;
+	group_note(code);
 	pthread_mutex_lock(&comm->hub->lock);
 	comm->last.code = code;
 	snprintf(comm->last.text, sizeof(comm->last.text), "%s", error_text());
@@ -307,20 +309,27 @@ void comm_free(symcclComm_t c)
 
 symcclResult_t comm_flush(symcclComm_t comm)
 {
-	return comm->gpu ? comm_gpu_flush(comm) : symcclSuccess;
+	if (comm->gpu != NULL)
+		return comm_gpu_flush(comm);
+	host_stream_drain(comm);
+	return hub_status(comm->hub);
 }
 
 void comm_finalized(symcclComm_t comm)
 {
 	if (comm->ready && comm->gpu == NULL)
 		coll_goodbye(&comm->team);
-	/* So that the next call looks at the gate. */
 	comm->ready = 0;
 	__atomic_store_n(&comm->gate, GATE_FINALIZED, __ATOMIC_RELEASE);
+	comm_quick_set(comm);
 }
 
 static void comm_leave(symcclComm_t comm)
 {
+	if (hub_status(comm->hub) == symcclSuccess)
+		host_stream_drain(comm);
+	else
+		host_stream_purge(comm);
 	exec_free(comm->exec);
 	comm->exec = NULL;
 	if (comm->ready && comm->gpu == NULL && hub_status(comm->hub) == symcclSuccess)
@@ -355,6 +364,7 @@ static void comm_quiet(symcclComm_t comm, int own)
 	while (__atomic_load_n(&comm->busy, __ATOMIC_ACQUIRE) > 0 ||
 		__atomic_load_n(&comm->held, __ATOMIC_ACQUIRE) > own)
 		usleep(100);
+	host_stream_purge(comm);
 }
 
 void comm_stop(symcclComm_t comm, int own)
@@ -391,7 +401,9 @@ symcclResult_t symcclCommGetAsyncError(symcclComm_t comm, symcclResult_t *async)
 	TRY(comm_check_handle(comm));
 	if (async == NULL)
 		return fail(symcclInvalidArgument, "async is NULL");
-	*async = comm_error(comm, hub_status(comm->hub));
+	*async = hub_status(comm->hub);
+	if (*async != symcclSuccess && !group_open())
+		comm_error(comm, *async);
 	return symcclSuccess;
 }
 

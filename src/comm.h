@@ -76,8 +76,10 @@ struct symcclComm {
 	uint32_t meetings; /* of all ranks, that this one has come to */
 	struct part_count *parts;
 	int nparts;
+	uint64_t turns, turns_done; /* calls put in host streams (host_stream.c) */
 	struct comm_gpu *gpu;
 	int ready; /* team is filled */
+	int quick; /* atomic: a host call without a stream needs no more than its plan */
 	struct coll_team team;
 	struct symcclWindow **wins; /* ascending by user address */
 	int nwins, wins_room;
@@ -178,9 +180,19 @@ static inline int comm_remembers(symcclComm_t comm, const struct plan_memo *m, s
 	       m->call.type == type && m->call.op == op && m->call.root == root &&
 	       !m->call.has_factor && m->call.send.ptr == send && m->call.recv.ptr == recv;
 }
+/* Ready, on the host, nothing in the way, and no streams in use. */
+static inline int comm_is_quick(symcclComm_t comm)
+{
+	return __atomic_load_n(&comm->quick, __ATOMIC_RELAXED);
+}
+/* After a change of what that depends on. */
+void comm_quick_set(symcclComm_t comm);
 /* Run what is remembered, on the host. */
 symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m);
 
+/* Run a planned call on the host, in the calling thread; a failure is the communicator's. */
+symcclResult_t comm_run_host(
+	symcclComm_t comm, const struct coll_call *call, const struct coll_plan *plan);
 /* Run one call now, in the calling thread, or put it on the stream (collective.c). */
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
 /* The same, or queue it when a group is open. Takes over the call's lists. */
@@ -195,6 +207,8 @@ static inline int group_open(void)
 {
 	return group_depth > 0;
 }
+/* A call was refused: an open group will not be run. */
+void group_note(symcclResult_t e);
 /* Nonzero when the open group has queued something on comm. */
 int group_holds(symcclComm_t comm);
 /* Forget what the open group has queued on comm. */
@@ -211,6 +225,8 @@ void comm_free(symcclComm_t comm);
 void comm_windows_free(symcclComm_t comm);
 void comm_devcomms_free(symcclComm_t comm); /* devcomm.c */
 
+/* From the first call on, children of fork() are watched for. */
+void fork_watch(void);
 /* Bumped in every forked child. */
 extern unsigned fork_gen;
 static inline unsigned fork_generation(void)

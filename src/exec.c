@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include "exec.h"
 
@@ -12,10 +11,9 @@ struct exec {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	symcclResult_t (*fn)(void *);
+	void (*fn)(void *);
 	void *arg;
 	int stop;
-	struct failure result;
 };
 
 static void *exec_loop(void *arg)
@@ -24,20 +22,14 @@ static void *exec_loop(void *arg)
 
 	pthread_setname_np(pthread_self(), "symccl-exec");
 	pthread_mutex_lock(&x->lock);
-	while (!x->stop) {
-		symcclResult_t (*fn)(void *) = x->fn;
-		symcclResult_t e;
-
-		if (fn == NULL) {
+	while (!x->stop || x->fn != NULL) {
+		if (x->fn == NULL) {
 			pthread_cond_wait(&x->cond, &x->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&x->lock);
-		e = fn(x->arg);
+		x->fn(x->arg);
 		pthread_mutex_lock(&x->lock);
-		x->result.code = e;
-		if (e != symcclSuccess)
-			snprintf(x->result.text, sizeof(x->result.text), "%s", error_text());
 		x->fn = NULL;
 		pthread_cond_broadcast(&x->cond);
 	}
@@ -75,25 +67,15 @@ symcclResult_t exec_new(struct exec **out)
 	return symcclSuccess;
 }
 
-void exec_start(struct exec *x, symcclResult_t (*fn)(void *arg), void *arg)
+void exec_start(struct exec *x, void (*fn)(void *arg), void *arg)
 {
 	pthread_mutex_lock(&x->lock);
+	while (x->fn != NULL)
+		pthread_cond_wait(&x->cond, &x->lock);
 	x->arg = arg;
 	x->fn = fn;
 	pthread_cond_broadcast(&x->cond);
 	pthread_mutex_unlock(&x->lock);
-}
-
-symcclResult_t exec_wait(struct exec *x)
-{
-	struct failure f;
-
-	pthread_mutex_lock(&x->lock);
-	while (x->fn != NULL)
-		pthread_cond_wait(&x->cond, &x->lock);
-	f = x->result;
-	pthread_mutex_unlock(&x->lock);
-	return f.code == symcclSuccess ? f.code : fail_quiet(f.code, "%s", f.text);
 }
 
 void exec_free(struct exec *x)

@@ -10,11 +10,9 @@
 struct exec;
 
 symcclResult_t exec_new(struct exec **out);
-/* Start fn(arg); the previous job must have been waited for. */
-void exec_start(struct exec *x, symcclResult_t (*fn)(void *arg), void *arg);
-/* Wait for the job; its result, with its sentence in the calling thread. */
-symcclResult_t exec_wait(struct exec *x);
-/* Stop the thread. NULL is accepted. */
+/* Run fn(arg) when the job before has ended. */
+void exec_start(struct exec *x, void (*fn)(void *arg), void *arg);
+/* Stop the thread when its job has ended. NULL is accepted. */
 void exec_free(struct exec *x);
 
 #endif

@@ -5,6 +5,8 @@
  * each on a thread of its own), communicators finalized.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "exec.h"
@@ -20,7 +22,7 @@ struct task {
 	union {
 		struct join_task join;
 		struct win_task win;
-		struct life life;
+		struct life *life;
 		struct {
 			struct coll_call call;
 			symcclStream_t stream;
@@ -34,19 +36,47 @@ struct member {
 	struct task *tasks;
 	int ntasks;
 	struct win_task *wins;
-	int nwins, ncalls;
+	int nwins, ncalls, nlives;
+	int nplain; /* calls without a stream */
 	struct reg_set *set;
+	int held; /* an abort meanwhile waits with freeing it */
+	symcclResult_t result;
+	char *text; /* of a failure */
+	struct latch *latch;
+};
+
+/* Members that run on threads of their own. */
+struct latch {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	int left;
 };
 
 __thread int group_depth;
 static __thread struct {
 	int ntasks, room;
 	struct task *tasks;
+	struct failure bad; /* of the first call that was refused */
 } group;
 /* Most groups are small and need no allocation. */
 enum { FEW = 4 };
 static __thread struct task few[FEW];
 static __thread int few_busy;
+
+void group_note(symcclResult_t e)
+{
+	if (group_depth == 0 || e == symcclSuccess || group.bad.code != symcclSuccess)
+		return;
+	group.bad.code = e;
+	snprintf(group.bad.text, sizeof(group.bad.text), "%s", error_text());
+}
+
+static void life_free(struct life *l)
+{
+	if (l != NULL)
+		life_drop(l);
+	free(l);
+}
 
 int group_holds(symcclComm_t comm)
 {
@@ -66,7 +96,7 @@ void group_drop(symcclComm_t comm)
 		else if (group.tasks[i].kind == TASK_CALL)
 			comm_call_free(&group.tasks[i].call);
 		else if (group.tasks[i].kind == TASK_LIFE)
-			life_drop(&group.tasks[i].life);
+			life_free(group.tasks[i].life);
 	group.ntasks = n;
 }
 
@@ -111,10 +141,19 @@ symcclResult_t group_add_join(const struct join_task *t)
 
 symcclResult_t group_add_life(const struct life *l)
 {
+	struct life *copy = malloc(sizeof(*copy));
 	struct task *k;
+	symcclResult_t e;
 
-	TRY(comm_error(l->comm, group_add(TASK_LIFE, l->comm, &k)));
-	k->life = *l;
+	if (copy == NULL)
+		return comm_error(l->comm, fail(symcclSystemError, "out of memory for a group"));
+	e = group_add(TASK_LIFE, l->comm, &k);
+	if (e != symcclSuccess) {
+		free(copy);
+		return comm_error(l->comm, e);
+	}
+	*copy = *l;
+	k->life = copy;
 	return symcclSuccess;
 }
 
@@ -206,9 +245,11 @@ static symcclResult_t run_lives(struct task *tasks, int n, int ending, char *tex
 	if (l == NULL)
 		return fail(symcclSystemError, "out of memory for a group");
 	for (int i = 0; i < n; i++)
-		if (tasks[i].kind == TASK_LIFE && (tasks[i].life.kind == LIFE_FINALIZE) == ending) {
-			l[k++] = tasks[i].life;
-			memset(&tasks[i].life, 0, sizeof(tasks[i].life));
+		if (tasks[i].kind == TASK_LIFE && tasks[i].life != NULL &&
+			(tasks[i].life->kind == LIFE_FINALIZE) == ending) {
+			l[k++] = *tasks[i].life;
+			free(tasks[i].life);
+			tasks[i].life = NULL;
 		}
 	keep(&first, text, life_run(l, k));
 	free(l);
@@ -279,9 +320,8 @@ static symcclResult_t run_messages(struct member *m, int n)
 }
 
 /* The collectives in their order, then the messages. */
-static symcclResult_t run_member(void *arg)
+static symcclResult_t run_member(struct member *m)
 {
-	struct member *m = arg;
 	int messages = 0;
 
 	for (int j = 0; j < m->ntasks; j++) {
@@ -297,26 +337,53 @@ static symcclResult_t run_member(void *arg)
 	return messages > 0 ? run_messages(m, messages) : symcclSuccess;
 }
 
-/* Calls on GPUs only launch, so one thread does them all; but the first of each waits for the
- * others of its process to be ready. */
+/* Calls on streams only launch, so one thread does them all, and in the group's order, which on a
+ * stream that several communicators share must be the same on all ranks. But the first call of each
+ * waits for the others of its process to be ready. */
 static symcclResult_t run_launches(struct member *m, int n, char *text)
 {
 	symcclResult_t first = symcclSuccess;
 
 	for (int i = 0; i < n && first == symcclSuccess; i++)
-		if (m[i].ncalls > 0 && m[i].comm->hub->gpu != NULL)
+		if (m[i].ncalls > 0)
 			keep(&first, text, comm_ready_begin(m[i].comm));
 	for (int i = 0; i < n && first == symcclSuccess; i++)
-		if (m[i].ncalls > 0 && m[i].comm->hub->gpu != NULL) {
+		if (m[i].ncalls > 0 && (m[i].comm->hub->gpu != NULL || m[i].nplain == 0)) {
 			keep(&first, text, run_member(&m[i]));
 			m[i].ncalls = 0;
 		}
 	return first;
 }
 
+/* The communicator is not touched any more: who wants to abort it need not wait for the others. */
+static void member_release(struct member *m)
+{
+	if (m->held)
+		comm_release(m->comm);
+	m->held = 0;
+}
+
+static void run_apart(void *arg)
+{
+	struct member *m = arg;
+	struct latch *l = m->latch;
+	symcclResult_t e = run_member(m);
+
+	m->result = e;
+	if (e != symcclSuccess)
+		m->text = strdup(error_text());
+	if (m->nlives == 0)
+		member_release(m);
+	pthread_mutex_lock(&l->lock);
+	l->left--;
+	pthread_cond_signal(&l->cond);
+	pthread_mutex_unlock(&l->lock);
+}
+
 /* The last communicator runs in the calling thread, the others on their own. */
 static symcclResult_t run_calls(struct member *m, int n, char *text)
 {
+	struct latch latch = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
 	symcclResult_t first = run_launches(m, n, text);
 	int own = -1;
 
@@ -329,12 +396,26 @@ static symcclResult_t run_calls(struct member *m, int n, char *text)
 	if (own < 0 || first != symcclSuccess)
 		return first;
 	for (int i = 0; i < own; i++)
-		if (m[i].ncalls > 0)
-			exec_start(m[i].comm->exec, run_member, &m[i]);
-	keep(&first, text, run_member(&m[own]));
+		latch.left += m[i].ncalls > 0;
 	for (int i = 0; i < own; i++)
-		if (m[i].ncalls > 0)
-			keep(&first, text, exec_wait(m[i].comm->exec));
+		if (m[i].ncalls > 0) {
+			m[i].latch = &latch;
+			exec_start(m[i].comm->exec, run_apart, &m[i]);
+		}
+	keep(&first, text, run_member(&m[own]));
+	if (m[own].nlives == 0)
+		member_release(&m[own]);
+	pthread_mutex_lock(&latch.lock);
+	while (latch.left > 0)
+		pthread_cond_wait(&latch.cond, &latch.lock);
+	pthread_mutex_unlock(&latch.lock);
+	for (int i = 0; i < own; i++) {
+		if (m[i].result != symcclSuccess && first == symcclSuccess) {
+			first = m[i].result;
+			snprintf(text, ERROR_TEXT_MAX, "%s", m[i].text ? m[i].text : "");
+		}
+		free(m[i].text);
+	}
 	return first;
 }
 
@@ -346,7 +427,6 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 
 	if (m == NULL)
 		return fail(symcclSystemError, "out of memory for a group");
-	/* Held to the end, so that an abort meanwhile waits with freeing them. */
 	for (int i = 0; i < n; i++) {
 		int k;
 
@@ -357,9 +437,12 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 			m[nm++] =
 				(struct member){.comm = tasks[i].comm, .tasks = tasks, .ntasks = n};
 			comm_hold(tasks[i].comm);
+			m[k].held = 1;
 		}
 		m[k].nwins += tasks[i].kind == TASK_WINDOW;
 		m[k].ncalls += tasks[i].kind == TASK_CALL;
+		m[k].nplain += tasks[i].kind == TASK_CALL && tasks[i].stream == NULL;
+		m[k].nlives += tasks[i].kind == TASK_LIFE;
 	}
 	e = run_joins(tasks, n, text);
 	if (e == symcclSuccess)
@@ -371,7 +454,7 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 	if (e == symcclSuccess)
 		e = run_lives(tasks, n, 1, text);
 	for (int i = 0; i < nm; i++)
-		comm_release(m[i].comm);
+		member_release(&m[i]);
 	if (m != some)
 		free(m);
 	return e;
@@ -394,14 +477,21 @@ symcclResult_t symcclGroupEnd(void)
 		return fail(symcclInvalidUsage, "symcclGroupEnd without symcclGroupStart");
 	if (--group_depth > 0)
 		return symcclSuccess;
-	memset(&group, 0, sizeof(group));
+	group.tasks = NULL;
+	group.ntasks = group.room = 0;
 	text[0] = text[sizeof(text) - 1] = '\0';
-	e = n > 0 ? run_group(tasks, n, text) : symcclSuccess;
+	/* Nothing of a group with a call that was refused is run: the others could not match. */
+	e = group.bad.code;
+	group.bad.code = symcclSuccess;
+	if (e != symcclSuccess)
+		snprintf(text, sizeof(text), "%s", group.bad.text);
+	else if (n > 0)
+		e = run_group(tasks, n, text);
 	for (int i = 0; i < n; i++)
 		if (tasks[i].kind == TASK_CALL)
 			comm_call_free(&tasks[i].call);
 		else if (tasks[i].kind == TASK_LIFE)
-			life_drop(&tasks[i].life);
+			life_free(tasks[i].life);
 	if (tasks == few)
 		few_busy = 0;
 	else

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "comm_gpu.h"
+#include "host_stream.h"
 #include "hub.h"
 #include "log.h"
 #include "params.h"
@@ -27,12 +28,20 @@ static void forked_child(void)
 {
 	pthread_mutex_init(&hubs_lock, NULL);
 	hubs = NULL;
+	host_stream_forked();
 	__atomic_add_fetch(&fork_gen, 1, __ATOMIC_RELAXED);
 }
 
 static void watch_forks(void)
 {
 	pthread_atfork(NULL, NULL, forked_child);
+}
+
+void fork_watch(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_forks);
 }
 
 static void poke(int eventfd)
@@ -173,10 +182,9 @@ static void hub_free(struct hub *h)
 static symcclResult_t hub_new(
 	const symcclUniqueId *id, symcclComm_t c, const struct mem_ops *mem, struct hub **out)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct hub *h = calloc(1, sizeof(*h));
 
-	pthread_once(&once, watch_forks);
+	fork_watch();
 	if (h == NULL)
 		return fail(symcclSystemError, "out of memory for a communicator");
 	h->id = *id;

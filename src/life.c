@@ -482,8 +482,12 @@ symcclResult_t life_call(struct life *l)
 {
 	symcclResult_t e;
 
-	if (group_open())
-		return group_add_life(l);
+	if (group_open()) {
+		e = group_add_life(l);
+		if (e != symcclSuccess)
+			life_drop(l);
+		return e;
+	}
 	comm_hold(l->comm);
 	e = life_run(l, 1);
 	comm_release(l->comm);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "bootstrap/root.h"
+#include "life_helper.h"
 #include "mem.h"
 #include "params.h"
 #include "ranks.h"
@@ -26,41 +27,6 @@ static void run(const char *what, int n, int procs, double timeout, rank_fn *fn,
 
 	cr_assert_eq(e, 0, "%s, %d ranks in %d processes, seed %llu: %s", what, n, procs,
 		(unsigned long long)test_seed(), err);
-}
-
-static int join(int rank, int n, symcclComm_t *comm)
-{
-	symcclUniqueId id;
-
-	if (rank == 0)
-		RANK_OK(symcclGetUniqueId(&id));
-	RANK_BCAST(&id, sizeof(id));
-	RANK_OK(symcclCommInitRank(comm, n, id, rank));
-	return 0;
-}
-
-/* The communicator is what it should be, and works: a sum of fresh numbers. */
-static int works(symcclComm_t comm, int rank, int n, uint64_t seed)
-{
-	enum { COUNT = 777 };
-	uint64_t in[COUNT], out[COUNT], want;
-	int v = -1;
-
-	RANK_OK(symcclCommCount(comm, &v));
-	RANK_CHECK(v == n, "%d ranks instead of %d", v, n);
-	RANK_OK(symcclCommUserRank(comm, &v));
-	RANK_CHECK(v == rank, "rank %d instead of %d", v, rank);
-	for (int i = 0; i < COUNT; i++)
-		in[i] = mix64(seed + (uint64_t)rank, (uint64_t)i);
-	poison(out, sizeof(out));
-	RANK_OK(symcclAllReduce(in, out, COUNT, symcclUint64, symcclSum, comm, NULL));
-	for (int i = 0; i < COUNT; i++) {
-		want = 0;
-		for (int r = 0; r < n; r++)
-			want += mix64(seed + (uint64_t)r, (uint64_t)i);
-		RANK_CHECK(out[i] == want, "element %d", i);
-	}
-	return 0;
 }
 
 /* ---- Split ----------------------------------------------------------------------------------- */
@@ -85,7 +51,7 @@ static int split_once(symcclComm_t comm, int rank, int n, uint64_t seed)
 		RANK_CHECK(sub == NULL, "a communicator without a color");
 		return 0;
 	}
-	RANK_TRY(works(sub, want, count, seed));
+	RANK_TRY(life_works(sub, want, count, seed));
 	/* Parent and child side by side. */
 	RANK_OK(symcclBarrier(sub, NULL));
 	RANK_OK(symcclCommDestroy(sub));
@@ -97,11 +63,11 @@ static int split(int rank, int n, void *arg)
 	int rounds = *(int *)arg;
 	symcclComm_t comm;
 
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	for (int i = 0; i < rounds; i++) {
 		RANK_TRY(split_once(comm, rank, n, test_seed() + (uint64_t)i * 1000));
 		if (i % 2)
-			RANK_TRY(works(comm, rank, n, test_seed()));
+			RANK_TRY(life_works(comm, rank, n, test_seed()));
 	}
 	RANK_OK(symcclCommDestroy(comm));
 	return 0;
@@ -137,13 +103,13 @@ static int split_deep(int rank, int n, void *arg)
 	symcclComm_t comm, half, pair;
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	RANK_OK(symcclCommSplit(comm, rank / 4, -rank, &half, NULL));
 	RANK_OK(symcclCommDestroy(comm));
 	RANK_OK(symcclCommSplit(half, rank % 2, 0, &pair, NULL));
 	RANK_OK(symcclCommDestroy(half));
 	/* In half, ranks stand in descending order. */
-	RANK_TRY(works(pair, rank % 4 < 2, 2, test_seed() + (uint64_t)rank / 4));
+	RANK_TRY(life_works(pair, rank % 4 < 2, 2, test_seed() + (uint64_t)rank / 4));
 	RANK_OK(symcclCommDestroy(pair));
 	return 0;
 }
@@ -160,7 +126,7 @@ static int split_bad(int rank, int n, void *arg)
 	symcclComm_t comm, sub = NULL;
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	RANK_RESULT(
 		symcclCommSplit(comm, rank == 1 ? -5 : 0, 0, &sub, NULL), symcclInvalidArgument);
 	RANK_CHECK(strstr(error_text(), "rank 1") && strstr(error_text(), "color is -5"), "%s",
@@ -177,7 +143,7 @@ static int split_bad(int rank, int n, void *arg)
 	RANK_RESULT(rank == 1 ? symcclCommFinalize(comm) : symcclCommSplit(comm, 0, 0, &sub, NULL),
 		symcclInvalidUsage);
 	RANK_CHECK(strstr(error_text(), "symcclCommFinalize"), "%s", error_text());
-	RANK_TRY(works(comm, rank, n, test_seed()));
+	RANK_TRY(life_works(comm, rank, n, test_seed()));
 	RANK_OK(symcclCommSplit(comm, 0, 0, &sub, NULL));
 	RANK_OK(symcclCommDestroy(sub));
 	RANK_OK(symcclCommDestroy(comm));
@@ -197,7 +163,7 @@ static int split_late(int rank, int n, void *arg)
 	(void)arg;
 	setenv("SYMCCL_SETUP_TIMEOUT", "1", 1);
 	params_reload();
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	if (rank != 2) {
 		RANK_RESULT(symcclCommSplit(comm, 0, 0, &sub, NULL), symcclTimeout);
 		RANK_CHECK(strstr(error_text(), "rank 2 did not come to symcclCommSplit"), "%s",
@@ -281,7 +247,7 @@ static int scalable(int rank, int n, void *arg)
 	RANK_RESULT(
 		symcclCommInitRankScalable(&comm, n, rank, 1, NULL, NULL), symcclInvalidArgument);
 	RANK_OK(symcclCommInitRankScalable(&comm, n, rank, 3, id, NULL));
-	RANK_TRY(works(comm, rank, n, test_seed()));
+	RANK_TRY(life_works(comm, rank, n, test_seed()));
 	RANK_OK(symcclCommDestroy(comm));
 	RANK_BARRIER();
 	for (int i = 0; i < 1000 && root_count() > 0; i++)
@@ -304,7 +270,7 @@ static int finalize(int rank, int n, void *arg)
 	int v = 0;
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	if (rank % 2)
 		RANK_OK(symcclBarrier(comm, NULL));
 	else
@@ -335,7 +301,7 @@ static int revoking(int rank, int n, void *arg)
 	int list[1] = {n - 1};
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	RANK_OK(symcclBarrier(comm, NULL));
 	RANK_RESULT(symcclCommRevoke(comm, 3), symcclInvalidArgument);
 	if (rank == 1) {
@@ -351,10 +317,10 @@ static int revoking(int rank, int n, void *arg)
 	RANK_CHECK(async == symcclInvalidUsage, "%d", async);
 	RANK_RESULT(symcclCommFinalize(comm), symcclInvalidUsage);
 	RANK_OK(symcclCommSplit(comm, 0, -rank, &sub, NULL));
-	RANK_TRY(works(sub, n - 1 - rank, n, test_seed()));
+	RANK_TRY(life_works(sub, n - 1 - rank, n, test_seed()));
 	if (rank != n - 1) {
 		RANK_OK(symcclCommShrink(comm, list, 1, &two, NULL, SYMCCL_SHRINK_DEFAULT));
-		RANK_TRY(works(two, rank, n - 1, test_seed()));
+		RANK_TRY(life_works(two, rank, n - 1, test_seed()));
 		RANK_OK(symcclCommDestroy(two));
 	}
 	RANK_OK(symcclCommDestroy(comm));
@@ -380,21 +346,21 @@ static int shrink_healthy(int rank, int n, void *arg)
 	int list[4] = {n - 1, 1, n - 1, 1};
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	for (int i = 0; i < 3; i++) {
 		if (rank != 1 && rank != n - 1) {
 			int mine = rank - (rank > 1);
 
 			RANK_OK(symcclCommShrink(comm, list, i ? 4 : 2, &sub, NULL, 0));
-			RANK_TRY(works(sub, mine, n - 2, test_seed() + (uint64_t)i));
+			RANK_TRY(life_works(sub, mine, n - 2, test_seed() + (uint64_t)i));
 			if (mine != 0) {
 				RANK_OK(symcclCommShrink(sub, &(int){0}, 1, &again, NULL, 0));
-				RANK_TRY(works(again, mine - 1, n - 3, test_seed()));
+				RANK_TRY(life_works(again, mine - 1, n - 3, test_seed()));
 				RANK_OK(symcclCommDestroy(again));
 			}
 			RANK_OK(symcclCommDestroy(sub));
 		}
-		RANK_TRY(works(comm, rank, n, test_seed() + (uint64_t)i));
+		RANK_TRY(life_works(comm, rank, n, test_seed() + (uint64_t)i));
 		if (i == 1) {
 			RANK_OK(symcclCommSplit(comm, 0, 0, &sub, NULL));
 			RANK_OK(symcclCommDestroy(sub));
@@ -423,7 +389,7 @@ static int shrink_after_abort(int rank, int n, void *arg)
 	symcclComm_t comm, sub;
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	RANK_OK(symcclBarrier(comm, NULL));
 	if (rank == 0) {
 		usleep(10000);
@@ -434,7 +400,7 @@ static int shrink_after_abort(int rank, int n, void *arg)
 	RANK_RESULT(symcclCommShrink(comm, &(int){0}, 1, &sub, NULL, SYMCCL_SHRINK_DEFAULT),
 		symcclRemoteError);
 	RANK_OK(symcclCommShrink(comm, &(int){0}, 1, &sub, NULL, SYMCCL_SHRINK_ABORT));
-	RANK_TRY(works(sub, rank - 1, n - 1, test_seed()));
+	RANK_TRY(life_works(sub, rank - 1, n - 1, test_seed()));
 	RANK_OK(symcclCommDestroy(comm));
 	RANK_OK(symcclCommDestroy(sub));
 	return 0;
@@ -454,7 +420,7 @@ static int shrink_stopped(int rank, int n, void *arg)
 	char pid[32];
 
 	(void)arg;
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	RANK_OK(symcclBarrier(comm, NULL));
 	if (rank == 1) {
 		ranks_expect_signal(rank, SIGKILL);
@@ -470,7 +436,7 @@ static int shrink_stopped(int rank, int n, void *arg)
 	if (rank == 0)
 		kill(ranks_pid(1), SIGKILL);
 	RANK_OK(symcclCommShrink(comm, &(int){1}, 1, &sub, NULL, SYMCCL_SHRINK_ABORT));
-	RANK_TRY(works(sub, rank > 1 ? rank - 1 : 0, n - 1, test_seed()));
+	RANK_TRY(life_works(sub, rank > 1 ? rank - 1 : 0, n - 1, test_seed()));
 	RANK_OK(symcclCommDestroy(comm));
 	RANK_OK(symcclCommDestroy(sub));
 	return 0;
@@ -490,7 +456,7 @@ static int shrink_lists(int rank, int n, void *arg)
 	(void)arg;
 	setenv("SYMCCL_SETUP_TIMEOUT", "2", 1);
 	params_reload();
-	RANK_TRY(join(rank, n, &comm));
+	RANK_TRY(life_join(rank, n, &comm));
 	RANK_OK(symcclBarrier(comm, NULL));
 	RANK_BARRIER();
 	if (rank >= 2)
@@ -503,7 +469,7 @@ static int shrink_lists(int rank, int n, void *arg)
 		RANK_RESULT(symcclCommShrink(comm, list, 1, &sub, NULL, SYMCCL_SHRINK_ABORT),
 			symcclRemoteError);
 	RANK_OK(symcclCommShrink(comm, list, 2, &sub, NULL, SYMCCL_SHRINK_ABORT));
-	RANK_TRY(works(sub, rank, 2, test_seed()));
+	RANK_TRY(life_works(sub, rank, 2, test_seed()));
 	RANK_OK(symcclCommDestroy(comm));
 	RANK_OK(symcclCommDestroy(sub));
 	return 0;
