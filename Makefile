@@ -149,6 +149,7 @@ FAKECUDA := $(O)/tests/fakecuda/libcuda.so.1 $(O)/tests/cuda_conformance
 include $(S)tests/fakecuda/rules.mk
 # GPU programs that users could write, with the CUDA runtime and nvcc.
 EXAMPLES_GPU := $(if $(NVCC),$(patsubst $(S)%.cu,$(O)/%_gpu,$(wildcard $(S)examples/*.cu)))
+DEVICE_TESTS_GPU := $(if $(NVCC),$(O)/tests/gpu/device_calls_gpu)
 # For machines with a GPU; they run on the double, too.
 GPU := $(patsubst $(S)%.c,$(O)/%,$(wildcard $(S)tests/gpu/*.c))
 # Tests with cuda in their name find the double before any driver.
@@ -222,12 +223,13 @@ $(EXAMPLES_MPI): $(O)/%: $(S)%.c $(LIB).so
 	$(Q)$(MPICC) -std=gnu11 $(CFLAGS) $(WARN) -I$(S)include -o $@ $< -L$(O)/lib -lsymccl \
 		-Wl,-rpath,'$$ORIGIN/../../lib'
 $(O)/bin/symccl-tune: $(TUNE_OBJ)
-$(EXAMPLES_GPU): $(O)/%_gpu: $(S)%.cu $(LIB).so $(O)/obj/cuda_flags
+$(EXAMPLES_GPU) $(DEVICE_TESTS_GPU): $(O)/%_gpu: $(S)%.cu $(LIB).so $(O)/obj/cuda_flags
 	$(call say,NVCC,$@)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(CUDA_TARGETS) -std=c++17 -O3 -Xcompiler -Wall -cudart static -I$(S)include -MD \
-		-MP -MF $@.d -o $@ $< -L$(O)/lib -lsymccl -Xlinker -rpath,'$$ORIGIN/../lib'
--include $(EXAMPLES_GPU:%=%.d)
+		-MP -MF $@.d -o $@ $< -L$(O)/lib -lsymccl \
+		-Xlinker -rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib'
+-include $(EXAMPLES_GPU:%=%.d) $(DEVICE_TESTS_GPU:%=%.d)
 $(TOOLS): $(O)/bin/%: $(O)/obj/tools/%.o $(LIB).a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
@@ -256,7 +258,7 @@ $(GPU): $(O)/%: $(O)/obj/%.o $(O)/lib/libtest.a $(LIB).a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(SODIUM_LIBS:-lsodium=-l:libsodium.a) -ldl -lm
 # On a machine with a GPU: everything that needs one. T=1: times, too.
-check-gpu: $(GPU) $(EXAMPLES_GPU) $(O)/tests/cuda_conformance
+check-gpu: $(GPU) $(EXAMPLES_GPU) $(DEVICE_TESTS_GPU) $(O)/tests/cuda_conformance
 	$(if $(NVCC),$(S)tests/gpu/kernels.sh build $(O)/tests/gpu/kernels)
 	$(S)tests/gpu/check.sh $(O) $(if $(T),-t)
 .PHONY: check-gpu

@@ -139,7 +139,7 @@ static void finish(void)
 	}
 }
 
-static void stop(void)
+static inline void stop(void)
 {
 	finish();
 	for (int i = 0; i < nlocal; i++) {
@@ -156,7 +156,7 @@ static void stop(void)
 }
 
 /* Put a barrier on all streams: ranks go on from there together. */
-static void meet(void)
+static inline void meet(void)
 {
 	OK(symcclGroupStart());
 	for (int i = 0; i < nlocal; i++)

@@ -1,10 +1,12 @@
 #!/bin/bash
-# examples.sh BUILDDIR: the device API's examples, which check their values and time themselves: ranks
-# as streams, as processes under MPS, and one under each tool of the sanitizer.
+# examples.sh BUILDDIR: the device API's examples, which check their values and time themselves, and a
+# test of what they leave out: ranks as streams, as processes under MPS, and one under each tool of the
+# sanitizer.
 set -u
-b=${1:?usage: examples.sh BUILDDIR}/examples
+b=${1:?usage: examples.sh BUILDDIR}
 bad=0
-names="device_one_shot device_rms_norm device_all_to_all"
+names="tests/gpu/device_calls examples/device_one_shot examples/device_rms_norm
+	examples/device_all_to_all"
 export CUDA_MODULE_LOADING=EAGER
 
 run() {
