@@ -67,7 +67,7 @@ check-nccl: $(NCCL_LIB) $(NCCL_AUDIT) $(NCCL_RUN) $(NCCL_TESTS)
 	@$(O)/tests/nccl/abi_own | diff $(S)tests/nccl/abi.expected -
 	$(if $(nccl_real),@$(O)/tests/nccl/abi | diff $(S)tests/nccl/abi.expected -)
 	$(if $(D),,@$(S)tests/nccl/loaders.sh $(O))
-	@SYMCCL_DEVICE=host timeout -k 5 $(TEST_TIMEOUT) $(O)/tests/nccl/calls
+	@SYMCCL_DEVICE=host SYMCCL_DEBUG=none timeout -k 5 $(TEST_TIMEOUT) $(O)/tests/nccl/calls
 	@echo 'check-nccl: exports, layouts, loading and calls agree'
 .PHONY: check-nccl
 -include $(NCCL_OBJ:.o=.d) $(wildcard $(O)/obj/tests/nccl/*.d)

@@ -22,7 +22,8 @@ static void constants(void)
 {
 	VALUE(ncclSuccess)
 	VALUE(ncclUnhandledCudaError)
-	VALUE(ncclSystemError) VALUE(ncclInternalError) VALUE(ncclInvalidArgument) VALUE(ncclInvalidUsage) VALUE(
+	VALUE(ncclSystemError)
+	VALUE(ncclInternalError) VALUE(ncclInvalidArgument) VALUE(ncclInvalidUsage) VALUE(
 		ncclRemoteError) VALUE(ncclInProgress) VALUE(ncclTimeout) VALUE(ncclNumResults)
 		VALUE(ncclInt8) VALUE(ncclChar) VALUE(ncclUint8) VALUE(ncclInt32) VALUE(ncclInt) VALUE(
 			ncclUint32) VALUE(ncclInt64) VALUE(ncclUint64) VALUE(ncclFloat16) VALUE(ncclHalf)
@@ -53,15 +54,16 @@ static void layouts(void)
 
 	SIZE(ncclUniqueId)
 	SIZE(ncclResult_t)
-	SIZE(ncclDataType_t) SIZE(ncclRedOp_t) SIZE(ncclConfig_t) SIZE(ncclSimInfo_t) SIZE(
-		ncclWaitSignalDesc_t) FIELD(ncclConfig_t, size) FIELD(ncclConfig_t,
-		magic) FIELD(ncclConfig_t, version) FIELD(ncclConfig_t, blocking)
-		FIELD(ncclConfig_t, cgaClusterSize) FIELD(ncclConfig_t, minCTAs) FIELD(
-			ncclConfig_t, maxCTAs) FIELD(ncclConfig_t, netName) FIELD(ncclConfig_t,
-			splitShare) FIELD(ncclConfig_t, trafficClass) FIELD(ncclConfig_t,
-			commName) FIELD(ncclConfig_t, collnetEnable) FIELD(ncclConfig_t,
-			CTAPolicy) FIELD(ncclConfig_t, shrinkShare) FIELD(ncclConfig_t,
-			nvlsCTAs) FIELD(ncclConfig_t, nChannelsPerNetPeer) FIELD(ncclConfig_t,
+	SIZE(ncclDataType_t)
+	SIZE(ncclRedOp_t) SIZE(ncclConfig_t) SIZE(ncclSimInfo_t) SIZE(ncclWaitSignalDesc_t) FIELD(
+		ncclConfig_t, size) FIELD(ncclConfig_t, magic) FIELD(ncclConfig_t, version)
+		FIELD(ncclConfig_t, blocking) FIELD(ncclConfig_t, cgaClusterSize) FIELD(
+			ncclConfig_t, minCTAs) FIELD(ncclConfig_t, maxCTAs) FIELD(ncclConfig_t,
+			netName) FIELD(ncclConfig_t, splitShare) FIELD(ncclConfig_t,
+			trafficClass) FIELD(ncclConfig_t, commName) FIELD(ncclConfig_t,
+			collnetEnable) FIELD(ncclConfig_t, CTAPolicy) FIELD(ncclConfig_t,
+			shrinkShare) FIELD(ncclConfig_t, nvlsCTAs) FIELD(ncclConfig_t,
+			nChannelsPerNetPeer) FIELD(ncclConfig_t,
 			nvlinkCentricSched) FIELD(ncclConfig_t, graphUsageMode) FIELD(ncclConfig_t,
 			numRmaCtx) FIELD(ncclConfig_t, maxP2pPeers) FIELD(ncclConfig_t,
 			graphStreamOrdering) FIELD(ncclSimInfo_t, size) FIELD(ncclSimInfo_t, magic)
