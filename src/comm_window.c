@@ -329,8 +329,7 @@ symcclResult_t symcclCommWindowRegisterAsync(symcclComm_t comm, void *buff, size
 		return comm_error(
 			comm, fail(symcclSystemError, "out of memory for a registration"));
 	r->comm = comm;
-	r->task = (struct win_task){
-		.buff = buff, .size = size, .out = win, .flags = winFlags};
+	r->task = (struct win_task){.buff = buff, .size = size, .out = win, .flags = winFlags};
 	e = comm_windows_begin(comm, &r->task, 1, &r->set);
 	if (e != symcclSuccess) {
 		free(r);
