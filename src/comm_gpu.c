@@ -14,7 +14,9 @@
 #define SLOTS ((size_t)1 << 18)       /* packets in a half: 4 MiB; one-shot to 1 MiB on two ranks */
 #define BULK_BYTES ((size_t)16 << 20) /* a rank's scratch for buffers that are not windows */
 #define RING_BYTES ((size_t)16 << 20) /* and for messages */
-#define LOOK_EVERY 256 /* turns of a waiting loop between two looks at the abort word */
+/* Turns of a waiting loop between two looks at the abort word, which is in the host's memory: when
+ * hundreds of warps look, it takes them longer than what they wait for. About 2 ms. */
+#define LOOK_EVERY 4096
 #define CTAS_MOST 128
 
 /* Kernels of each GPU that this process has used. */

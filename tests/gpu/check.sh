@@ -28,6 +28,7 @@ if [ -x "$b/tests/gpu/kernels/kernels" ]; then
 fi
 for n in 1 2 4 8; do
 	run "$b/tests/gpu/comm_gpu" -g $n $timed
+	run "$b/tests/gpu/comm_gpu_calls" -g $n -n 20 $timed
 done
 run "$b/tests/gpu/order_gpu" $timed
 mps=
@@ -38,6 +39,7 @@ if [ "$gpus" = 1 ] && ! pgrep -f nvidia-cuda-mps-control >/dev/null; then
 fi
 for n in 2 4; do
 	run "$b/tests/gpu/comm_gpu" -P $n $timed
+	run "$b/tests/gpu/comm_gpu_calls" -P $n -n 20
 done
 run "$b/tests/gpu/comm_gpu" -P 2 -g 2
 if [ -n "$mps" ]; then
@@ -57,6 +59,7 @@ if command -v compute-sanitizer >/dev/null; then
 	# Looking a kernel up in one image after another is no error.
 	for tool in "memcheck --report-api-errors no" synccheck racecheck; do
 		run compute-sanitizer --tool $tool --error-exitcode 1 "$b/tests/gpu/comm_gpu" -g 1 -r 2
+		run compute-sanitizer --tool $tool --error-exitcode 1 "$b/tests/gpu/comm_gpu_calls" -g 1 -n 2 -r 2
 	done
 fi
 if [ ${#bad[@]} -gt 0 ]; then

@@ -81,7 +81,7 @@ double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call 
 /* Packets in rounds; on the rank that has most to do it is all-gather's traffic. */
 double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	double factor = t->gpu->shared ? 4.5 : 3;
+	double factor = t->gpu->shared ? 2.5 : 3;
 
 	return 2.2 + 0.1 * t->nranks + factor * bytes_of(c) * (t->nranks - 1) / peer_rate(t) +
 	       2 * (double)((size_t)bytes_of(c) / gpu_round_most(t, c->func));
