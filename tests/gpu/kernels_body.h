@@ -346,8 +346,7 @@ static long wrap_run(int n, uint64_t slots)
 			struct test_case c;
 
 			memset(&c, 0, sizeof(c));
-			c.algo = i == 8 ? (int)CUDA_BARRIER
-					: (int)((i + flag) % CUDA_BARRIER);
+			c.algo = i == 8 ? (int)CUDA_BARRIER : (int)((i + flag) % CUDA_BARRIER);
 			c.type = R_F32;
 			c.op = i % 2 ? R_PREMUL : R_SUM;
 			c.n = n;
