@@ -117,12 +117,12 @@ typedef struct {
  * alone takes the value of its environment variable, else its default. A set field beats the
  * environment. Callers built against an older, shorter struct are accepted. */
 typedef struct {
-	size_t size;               /* sizeof(symcclConfig_t) as the caller was compiled */
-	unsigned int magic;        /* SYMCCL_CONFIG_MAGIC */
-	unsigned int version;      /* SYMCCL_VERSION_CODE */
-	int blocking;              /* 1: calls return when done (default). Only 1 for now */
-	int minCTAs;               /* least and most workers of a rank on the data path; */
-	int maxCTAs;               /* SYMCCL_MIN_CTAS, SYMCCL_MAX_CTAS */
+	size_t size;          /* sizeof(symcclConfig_t) as the caller was compiled */
+	unsigned int magic;   /* SYMCCL_CONFIG_MAGIC */
+	unsigned int version; /* SYMCCL_VERSION_CODE */
+	int blocking; /* 1: calls return when done (default); 0: see symcclCommGetAsyncError */
+	int minCTAs;  /* least and most workers of a rank on the data path; */
+	int maxCTAs;  /* SYMCCL_MIN_CTAS, SYMCCL_MAX_CTAS */
 	const char *commName;      /* shown in logs and errors; copied */
 	symcclDeviceType_t device; /* which memory; must be equal on all ranks */
 } symcclConfig_t;
@@ -251,7 +251,14 @@ SYMCCL_API symcclResult_t symcclCommDestroy(symcclComm_t comm);
 SYMCCL_API symcclResult_t symcclCommAbort(symcclComm_t comm);
 
 /* The communicator's asynchronous state: symcclSuccess, or the error that stopped it (a peer's
- * death, an abort, a deadline); once not symcclSuccess, every later call returns it. Any thread. */
+ * death, an abort, a deadline); once not symcclSuccess, every later call returns it. Any thread.
+ *
+ * With config.blocking 0 the calls that make, end or register (symcclCommInitRankConfig, Split,
+ * Shrink, Finalize, WindowRegister; symcclGroupEnd when it makes communicators) return
+ * symcclInProgress, and so does this until they are done; then it says what they came to. Outputs
+ * are written by then; the new handle of InitRank and of GroupEnd at once. Meanwhile the
+ * communicator may only be asked, destroyed or aborted: other calls return symcclInvalidUsage. In a
+ * group, symcclGroupEnd() waits for splits, shrinks and registrations all the same. */
 SYMCCL_API symcclResult_t symcclCommGetAsyncError(symcclComm_t comm, symcclResult_t *async);
 
 SYMCCL_API symcclResult_t symcclCommCount(symcclComm_t comm, int *nranks);

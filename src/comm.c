@@ -6,6 +6,7 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "async.h"
 #include "comm_gpu.h"
 #include "exec.h"
 #include "host_stream.h"
@@ -107,9 +108,8 @@ symcclResult_t comm_config_read(const symcclConfig_t *in, symcclConfig_t *out, c
 		return fail(symcclInvalidArgument,
 			"config was not filled with SYMCCL_CONFIG_INITIALIZER");
 	memcpy(&c, in, MIN(in->size, sizeof(c)));
-	if (c.blocking != SYMCCL_UNDEF_INT && c.blocking != 1)
-		return fail(symcclInvalidArgument,
-			"config.blocking is %d: only 1 (blocking) is supported", c.blocking);
+	if (c.blocking != SYMCCL_UNDEF_INT && c.blocking != 0 && c.blocking != 1)
+		return fail(symcclInvalidArgument, "config.blocking is %d, not 0 or 1", c.blocking);
 	TRY(ctas_check("minCTAs", c.minCTAs));
 	TRY(ctas_check("maxCTAs", c.maxCTAs));
 	if (c.device < symcclDeviceAuto || c.device > symcclDeviceCuda)
@@ -200,7 +200,11 @@ symcclResult_t symcclCommInitRankConfig(
 	if (group_open())
 		return group_add_join(&t);
 	TRY(comm_join_begin(&t));
-	return comm_join_finish(&t, NULL, NULL, comm);
+	if (!comm_is_async(t.comm))
+		return comm_join_finish(&t, NULL, NULL, comm);
+	async_join(t.comm);
+	*comm = t.comm;
+	return symcclInProgress;
 }
 
 symcclResult_t symcclCommInitRank(symcclComm_t *comm, int nranks, symcclUniqueId id, int rank)
@@ -401,8 +405,8 @@ symcclResult_t symcclCommGetAsyncError(symcclComm_t comm, symcclResult_t *async)
 	TRY(comm_check_handle(comm));
 	if (async == NULL)
 		return fail(symcclInvalidArgument, "async is NULL");
-	*async = hub_status(comm->hub);
-	if (*async != symcclSuccess && !group_open())
+	*async = async_state(comm);
+	if (*async != symcclSuccess && *async != symcclInProgress && !group_open())
 		comm_error(comm, *async);
 	return symcclSuccess;
 }

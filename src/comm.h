@@ -67,12 +67,14 @@ struct symcclComm {
 	int nqueued;      /* sets in the queue */
 	uint32_t nposted; /* sets ever posted */
 	struct failure last;
+	struct failure outcome; /* of the last call that did not block */
 
 	/* The rank's own thread. */
 	int busy;          /* atomic: a collective runs, for abort */
 	int held;          /* atomic: other calls in progress that wait, for abort */
 	int aborting;      /* atomic: symcclCommAbort has begun */
 	int gate;          /* atomic: enum comm_gate */
+	int joining;       /* has not been seen to be complete; only where calls do not block */
 	uint32_t meetings; /* of all ranks, that this one has come to */
 	struct part_count *parts;
 	int nparts;

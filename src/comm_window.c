@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "async.h"
 #include "hub.h"
 #include "log.h"
 #include "params.h"
@@ -293,23 +294,55 @@ symcclResult_t comm_windows_finish(
 	return comm_error(comm, e);
 }
 
+struct apart {
+	symcclComm_t comm;
+	struct win_task task;
+};
+
+static symcclResult_t register_now(symcclComm_t comm, const struct win_task *t)
+{
+	struct reg_set *set;
+
+	TRY(comm_windows_begin(comm, t, 1, &set));
+	return comm_windows_finish(comm, t, 1, set);
+}
+
+static symcclResult_t register_apart(void *arg)
+{
+	struct apart *a = arg;
+	symcclResult_t e = register_now(a->comm, &a->task);
+
+	free(a);
+	return e;
+}
+
+static symcclResult_t register_start(symcclComm_t comm, const struct win_task *t)
+{
+	struct apart *a = malloc(sizeof(*a));
+	symcclResult_t e;
+
+	if (a == NULL)
+		return fail(symcclSystemError, "out of memory for a registration");
+	*a = (struct apart){comm, *t};
+	e = async_start(comm, register_apart, a);
+	if (e != symcclInProgress)
+		free(a);
+	return e;
+}
+
 symcclResult_t symcclCommWindowRegister(
 	symcclComm_t comm, void *buff, size_t size, symcclWindow_t *win, int winFlags)
 {
 	struct win_task t = {.buff = buff, .size = size, .out = win, .flags = winFlags};
-	struct reg_set *set;
 	symcclResult_t e;
 
 	TRY(comm_check_handle(comm));
 	comm_hold(comm);
 	e = comm_check(comm);
-	if (e == symcclSuccess && group_open()) {
+	if (e == symcclSuccess && group_open())
 		e = group_add_window(comm, &t);
-	} else if (e == symcclSuccess) {
-		e = comm_windows_begin(comm, &t, 1, &set);
-		if (e == symcclSuccess)
-			e = comm_windows_finish(comm, &t, 1, set);
-	}
+	else if (e == symcclSuccess)
+		e = comm_is_async(comm) ? register_start(comm, &t) : register_now(comm, &t);
 	comm_release(comm);
 	return e;
 }

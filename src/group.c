@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "async.h"
 #include "exec.h"
 #include "hub.h"
 #include "life.h"
@@ -193,7 +194,7 @@ static void keep(symcclResult_t *first, char *text, symcclResult_t e)
 }
 
 /* All ranks of the group join before any is waited for. */
-static symcclResult_t run_joins(struct task *tasks, int n, char *text)
+static symcclResult_t run_joins(struct task *tasks, int n, int *pending, char *text)
 {
 	symcclResult_t first = symcclSuccess;
 	int begun = 0;
@@ -211,6 +212,11 @@ static symcclResult_t run_joins(struct task *tasks, int n, char *text)
 		if (first != symcclSuccess) {
 			hub_leave(t->comm);
 			t->comm = NULL;
+			continue;
+		}
+		if (comm_is_async(t->comm)) {
+			async_join(t->comm);
+			*pending = 1;
 			continue;
 		}
 		keep(&first, text, comm_join_finish(t, NULL, NULL, &comm));
@@ -423,7 +429,7 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 {
 	struct member some[FEW], *m = n > FEW ? calloc((size_t)n, sizeof(*m)) : some;
 	symcclResult_t e;
-	int nm = 0;
+	int nm = 0, pending = 0;
 
 	if (m == NULL)
 		return fail(symcclSystemError, "out of memory for a group");
@@ -444,7 +450,7 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 		m[k].nplain += tasks[i].kind == TASK_CALL && tasks[i].stream == NULL;
 		m[k].nlives += tasks[i].kind == TASK_LIFE;
 	}
-	e = run_joins(tasks, n, text);
+	e = run_joins(tasks, n, &pending, text);
 	if (e == symcclSuccess)
 		e = run_lives(tasks, n, 0, text);
 	if (e == symcclSuccess)
@@ -457,7 +463,7 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 		member_release(&m[i]);
 	if (m != some)
 		free(m);
-	return e;
+	return e == symcclSuccess && pending ? symcclInProgress : e;
 }
 
 symcclResult_t symcclGroupStart(void)
@@ -496,5 +502,7 @@ symcclResult_t symcclGroupEnd(void)
 		few_busy = 0;
 	else
 		free(tasks);
-	return e == symcclSuccess ? e : fail_quiet(e, "%s", text[0] ? text : error_text());
+	if (e == symcclSuccess || e == symcclInProgress)
+		return e;
+	return fail_quiet(e, "%s", text[0] ? text : error_text());
 }

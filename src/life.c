@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "comm_gpu.h"
+#include "async.h"
 #include "hub.h"
 #include "log.h"
 #include "params.h"
@@ -478,8 +478,19 @@ symcclResult_t life_run(struct life *l, int n)
 	return fail_quiet(first.code, "%s", first.text);
 }
 
+/* The rank's thread holds the communicator itself. */
+static symcclResult_t life_apart(void *arg)
+{
+	struct life *l = arg;
+	symcclResult_t e = life_run(l, 1);
+
+	free(l);
+	return e;
+}
+
 symcclResult_t life_call(struct life *l)
 {
+	struct life *copy;
 	symcclResult_t e;
 
 	if (group_open()) {
@@ -488,8 +499,20 @@ symcclResult_t life_call(struct life *l)
 			life_drop(l);
 		return e;
 	}
-	comm_hold(l->comm);
-	e = life_run(l, 1);
-	comm_release(l->comm);
+	if (!comm_is_async(l->comm)) {
+		comm_hold(l->comm);
+		e = life_run(l, 1);
+		comm_release(l->comm);
+		return e;
+	}
+	copy = malloc(sizeof(*copy));
+	if (copy == NULL) {
+		life_drop(l);
+		return comm_error(l->comm, fail(symcclSystemError, "out of memory for a call"));
+	}
+	*copy = *l;
+	e = async_start(l->comm, life_apart, copy);
+	if (e != symcclInProgress)
+		life_drop(copy), free(copy);
 	return e;
 }

@@ -183,7 +183,7 @@ Test(comm, bad_arguments)
 	cfg.magic = 1;
 	cr_assert_eq(symcclCommInitRankConfig(&c, 1, id, 0, &cfg), symcclInvalidArgument);
 	cfg.magic = SYMCCL_CONFIG_MAGIC;
-	cfg.blocking = 0;
+	cfg.blocking = 2;
 	cr_assert_eq(symcclCommInitRankConfig(&c, 1, id, 0, &cfg), symcclInvalidArgument);
 	cfg.blocking = 1;
 	cfg.maxCTAs = 1000;
