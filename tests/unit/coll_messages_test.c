@@ -287,7 +287,7 @@ static int mistake(int rank, int n, void *arg)
 {
 	const struct job *j = arg;
 	size_t bytes = j->bytes[rank];
-	char *buf = calloc(1, bytes + 1);
+	char *buf = calloc(1, 2 * bytes + 1);
 	struct coll_xfer x = {.peer = 1 - rank, .recv = rank, .buf.ptr = buf, .bytes = bytes};
 	struct coll_call c = {.func = j->func[rank], .type = symcclInt8};
 	int32_t pid[RIG_RANKS_MAX];
