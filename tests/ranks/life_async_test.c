@@ -161,13 +161,13 @@ static int ended(int rank, int n, void *arg)
 	RANK_TRY(start(rank, n, &comm));
 	RANK_OK(settle(comm));
 	RANK_BARRIER();
-	if (rank != 0) {
+	if (rank != 0)
 		RANK_RESULT(symcclCommSplit(comm, 0, 0, &sub, NULL), symcclInProgress);
-		if (rank == 1)
-			RANK_OK(symcclCommAbort(comm));
-		else
-			RANK_RESULT(settle(comm), symcclRemoteError);
-	}
+	RANK_BARRIER();
+	if (rank == 1)
+		RANK_OK(symcclCommAbort(comm));
+	if (rank > 1)
+		RANK_RESULT(settle(comm), symcclRemoteError);
 	RANK_BARRIER();
 	if (rank != 1)
 		RANK_OK(symcclCommDestroy(comm));
