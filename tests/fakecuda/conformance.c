@@ -1,6 +1,6 @@
 /*
  * What symccl relies on in the CUDA driver, as return codes: passes on the double and on the real
- * driver. Makes no multicast objects. Needs nothing but libcuda.so.1.
+ * driver. Makes multicast objects on the double only. Needs nothing but libcuda.so.1.
  *
  *   cuda_conformance [-v] [group...]     -v prints every call with its code
  *
@@ -583,6 +583,7 @@ static const struct {
 	{"graph edges", group_graph_edges, 0},
 	{"threads", group_threads, 0},
 	{"library", group_library, 0},
+	{"multicast", group_multicast, 0},
 	{"fault-no-access", fault_no_access, 1},
 	{"fault-unmapped", fault_unmapped, 1},
 	{"fault-released-twice", fault_released_twice, 1},

@@ -62,4 +62,7 @@ void group_graph_edges(void);
 void group_threads(void);
 void group_library(void);
 
+/* conformance_multicast.c */
+void group_multicast(void);
+
 #endif

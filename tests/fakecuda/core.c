@@ -107,7 +107,8 @@ int fakecuda_leaks(char *text, size_t len)
 		int n;
 	} rows[] = {{"streams", fake.streams}, {"events", fake.events}, {"graphs", fake.graphs},
 		{"executable graphs", fake.execs}, {"captures", fake.captures},
-		{"libraries", fake.libraries}, {"contexts on the stack", depth}};
+		{"libraries", fake.libraries}, {"multicast bindings", fake.bindings},
+		{"contexts on the stack", depth}};
 	size_t at = 0;
 	int total;
 
@@ -143,6 +144,7 @@ static void env_read(void)
 		fake.n = MAX_DEVICES;
 	fake.memory = (size_t)env_number("FAKECUDA_MEMORY", 1L << 30);
 	fake.vmm = env_number("FAKECUDA_VMM", 1) != 0;
+	fake.multicast = env_number("FAKECUDA_MULTICAST", 0) != 0;
 	fake.lie = lie != NULL ? *lie : 0;
 	fake.async = env_number("FAKECUDA_ASYNC", 0) != 0;
 	for (int i = 0; i < MAX_DEVICES; i++)
@@ -363,6 +365,9 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attr, CUdevice dev)
 	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
 		*value = fake.vmm;
+		break;
+	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+		*value = fake.multicast;
 		break;
 	case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
 	case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:

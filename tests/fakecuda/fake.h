@@ -27,12 +27,12 @@ extern struct fake {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a stream made progress */
 	int initialized;
-	int n, vmm, async, lie; /* lie: 'w', 'r' or 0 */
+	int n, vmm, async, multicast, lie; /* lie: 'w', 'r' or 0 */
 	size_t memory, used[MAX_DEVICES];
 	char p2p[MAX_DEVICES][MAX_DEVICES];
 	struct CUctx_st ctx[MAX_DEVICES];
 	/* Open objects, for the leak report. */
-	int streams, events, graphs, execs, captures, libraries;
+	int streams, events, graphs, execs, captures, libraries, bindings;
 } fake;
 
 /* ---- Entry of a call ---- */
@@ -71,8 +71,11 @@ struct phys { /* a physical allocation: a memfd whose name says what it is */
 	int fd, refs, maps, imported;
 	size_t size;
 	CUmemAllocationProp prop;
+	struct multicast *multicast; /* or not memory, but such an object */
 	struct phys *next;
 };
+struct phys *phys_of(CUmemGenericAllocationHandle id); /* NULL: none */
+struct phys *phys_new(int fd, size_t size, const CUmemAllocationProp *prop, int imported);
 enum range_kind { RESERVED, MAPPED, ALLOCATED, IPC, HOST_ALLOCATED, HOST_REGISTERED };
 struct range {
 	enum range_kind kind;
@@ -99,6 +102,12 @@ int memory_ok(CUdeviceptr p, size_t n, int device);
 /* The device that the memory around p is on; -1: none. */
 int memory_device(CUdeviceptr p);
 int memory_open(char *text, size_t len, size_t *at);
+
+/* ---- Multicast objects; lock held ---- */
+CUresult multicast_import(int fd, CUmemGenericAllocationHandle *h);
+void multicast_drop(struct multicast *m);
+int multicast_complete(const struct multicast *m); /* all devices have been added */
+CUresult multicast_access(const struct multicast *m, int device);
 
 /* ---- Streams and capture ---- */
 enum op_kind {

@@ -4,7 +4,8 @@
  *
  * Environment, read by cuInit: FAKECUDA_DEVICES (1), FAKECUDA_MEMORY (bytes a device, 1 GiB),
  * FAKECUDA_P2P (rows of 0/1 separated by '/': who reaches whom; default everybody), FAKECUDA_VMM=0
- * (devices without virtual memory management), FAKECUDA_ASYNC=1 (a thread a stream; default: work
+ * (devices without virtual memory management), FAKECUDA_MULTICAST=1 (devices that can; default:
+ * not), FAKECUDA_ASYNC=1 (a thread a stream; default: work
  * is done when it is submitted), FAKECUDA_FAIL=n[:code] (the n-th call fails), FAKECUDA_LIE=w or r
  * (P2P that lies: copies to another device's memory get lost, from it bring zeros).
  *

@@ -20,7 +20,7 @@ static void *at(CUdeviceptr va)
 
 /* ---- Tables --------------------------------------------------------------------------------- */
 
-static struct phys *phys_of(CUmemGenericAllocationHandle id)
+struct phys *phys_of(CUmemGenericAllocationHandle id)
 {
 	struct phys *p;
 
@@ -40,11 +40,13 @@ static void phys_drop(struct phys *p)
 	*q = p->next;
 	if (!p->imported)
 		fake.used[p->prop.location.id] -= p->size;
+	if (p->multicast != NULL)
+		multicast_drop(p->multicast);
 	close(p->fd);
 	free(p);
 }
 
-static struct phys *phys_new(int fd, size_t size, const CUmemAllocationProp *prop, int imported)
+struct phys *phys_new(int fd, size_t size, const CUmemAllocationProp *prop, int imported)
 {
 	struct phys *p = calloc(1, sizeof(*p));
 
@@ -251,7 +253,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(
 	ENTRY(NEED_INIT);
 	fake_lock();
 	p = phys_of(h);
-	if (p == NULL || prop == NULL)
+	if (p == NULL || prop == NULL || p->multicast != NULL)
 		return done(CUDA_ERROR_INVALID_VALUE);
 	*prop = p->prop;
 	return done(CUDA_SUCCESS);
@@ -277,7 +279,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	return done(CUDA_SUCCESS);
 }
 
-/* What a descriptor of ours is: its device, or -1. */
+#define FD_MULTICAST (-2)
+/* What a descriptor of ours is: its device, FD_MULTICAST, or -1. */
 static int fd_device(int fd)
 {
 	char path[64], name[128];
@@ -289,6 +292,8 @@ static int fd_device(int fd)
 	if (n < 0)
 		return -1;
 	name[n] = '\0';
+	if (strncmp(name, "/memfd:fakecuda-multicast", 25) == 0)
+		return FD_MULTICAST;
 	return sscanf(name, "/memfd:fakecuda-shared-%d", &device) == 1 ? device : -1;
 }
 
@@ -307,6 +312,10 @@ CUresult cuMemImportFromShareableHandle(
 	if (h == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
 	prop.location.id = fd_device(fd);
+	if (prop.location.id == FD_MULTICAST) {
+		fake_lock();
+		return done(multicast_import(fd, h));
+	}
 	if (prop.location.id < 0 || fstat(fd, &st) != 0)
 		return CUDA_ERROR_UNKNOWN;
 	fake_lock();
@@ -374,7 +383,8 @@ CUresult cuMemMap(CUdeviceptr va, size_t size, size_t offset, CUmemGenericAlloca
 		return done(CUDA_ERROR_NOT_SUPPORTED);
 	if (p == NULL || r == NULL || offset != 0 || flags != 0 || size == 0 ||
 		va % GRANULARITY != 0 || size > r->size - (va - r->va) ||
-		overlaps_mapping(va, size))
+		overlaps_mapping(va, size) ||
+		(p->multicast != NULL && !multicast_complete(p->multicast)))
 		return done(CUDA_ERROR_INVALID_VALUE);
 	if (mmap(at(va), size, PROT_NONE, MAP_SHARED | MAP_FIXED, p->fd, 0) == MAP_FAILED)
 		return done(CUDA_ERROR_OUT_OF_MEMORY);
@@ -418,6 +428,11 @@ static CUresult access_check(struct range *r, const CUmemAccessDesc *desc, size_
 			desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
 			desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
 			return CUDA_ERROR_INVALID_VALUE;
+		if (r->phys->multicast != NULL) {
+			if (multicast_access(r->phys->multicast, d) != CUDA_SUCCESS)
+				return CUDA_ERROR_INVALID_DEVICE;
+			continue;
+		}
 		if (d != r->phys->prop.location.id && !fake.p2p[d][r->phys->prop.location.id])
 			return CUDA_ERROR_INVALID_DEVICE;
 	}
@@ -499,52 +514,4 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr va, size_t size
 	fd = fcntl(r->kind == MAPPED ? r->phys->fd : r->fd, F_DUPFD_CLOEXEC, 3);
 	memcpy(handle, &fd, sizeof(fd));
 	return done(CUDA_SUCCESS);
-}
-
-/* ---- Multicast: this machine has none ------------------------------------------------------- */
-
-CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mc, const CUmulticastObjectProp *prop)
-{
-	(void)mc, (void)prop;
-	ENTRY(NEED_INIT);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc, CUdevice dev)
-{
-	(void)mc, (void)dev;
-	ENTRY(NEED_INIT);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc, size_t mc_offset,
-	CUmemGenericAllocationHandle h, size_t offset, size_t size, unsigned long long flags)
-{
-	(void)mc, (void)mc_offset, (void)h, (void)offset, (void)size, (void)flags;
-	ENTRY(NEED_INIT);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc, size_t mc_offset, CUdeviceptr va,
-	size_t size, unsigned long long flags)
-{
-	(void)mc, (void)mc_offset, (void)va, (void)size, (void)flags;
-	ENTRY(NEED_INIT);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastUnbind(
-	CUmemGenericAllocationHandle mc, CUdevice dev, size_t mc_offset, size_t size)
-{
-	(void)mc, (void)dev, (void)mc_offset, (void)size;
-	ENTRY(NEED_INIT);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastGetGranularity(
-	size_t *size, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option)
-{
-	(void)size, (void)prop, (void)option;
-	ENTRY(NEED_INIT);
-	return CUDA_ERROR_NOT_SUPPORTED;
 }
