@@ -87,8 +87,8 @@ static size_t capacity(void)
 /* ---- Access --------------------------------------------------------------------------------- */
 
 /* Give current, and every other GPU the process uses that reaches GPU owner (-1: not known, then
- * all), access to one mapping. */
-static CUresult access_give(CUdeviceptr va, size_t size, int current, int owner)
+ * all), access to one mapping. team: of a multicast object, then just those; else 0. */
+static CUresult access_give(CUdeviceptr va, size_t size, int current, int owner, uint64_t team)
 {
 	uint64_t used = __atomic_load_n(&used_devices, __ATOMIC_RELAXED);
 	CUmemAccessDesc desc[CUDA_MAX_DEVICES];
@@ -98,7 +98,7 @@ static CUresult access_give(CUdeviceptr va, size_t size, int current, int owner)
 	for (int i = 0; i < cuda_devices()->n; i++) {
 		int can = 1;
 
-		if (i != current && (used >> i & 1) == 0)
+		if (team != 0 ? (team >> i & 1) == 0 : i != current && (used >> i & 1) == 0)
 			continue;
 		if (i != current && i != owner && owner >= 0) {
 			r = cu.DeviceCanAccessPeer(&can, i, owner);
@@ -147,7 +147,7 @@ static CUresult view_open(struct view *v, const struct gpu_handle *h, int curren
 	r = cu.MemMap(v->va, v->size, 0, h->drv, 0);
 	if (r == CUDA_SUCCESS) {
 		v->mapped = 1;
-		r = access_give(v->va, v->size, current, h->head.device);
+		r = access_give(v->va, v->size, current, h->head.device, 0);
 	}
 	if (r != CUDA_SUCCESS)
 		view_close(v);
@@ -371,8 +371,8 @@ static symcclResult_t map(void *va, struct mem_handle *m)
 	return symcclSuccess;
 }
 
-/* The mapping that begins at va: size and owner (by value, for use without the lock). */
-static int mapping_find(CUdeviceptr va, size_t *size, int *owner)
+/* The mapping that begins at va: size, owner and team (by value, for use without the lock). */
+static int mapping_find(CUdeviceptr va, size_t *size, int *owner, uint64_t *team)
 {
 	struct mapping *e;
 
@@ -382,6 +382,7 @@ static int mapping_find(CUdeviceptr va, size_t *size, int *owner)
 	if (e != NULL) {
 		*size = e->h->head.size;
 		*owner = e->h->head.device;
+		*team = e->h->team;
 	}
 	pthread_mutex_unlock(&lock);
 	return e != NULL;
@@ -390,6 +391,7 @@ static int mapping_find(CUdeviceptr va, size_t *size, int *owner)
 static symcclResult_t access_range(CUdeviceptr va, size_t size, int current, const uint32_t *stop)
 {
 	CUdeviceptr end = va + size;
+	uint64_t team;
 	size_t n;
 	int owner;
 	CUresult r;
@@ -397,10 +399,12 @@ static symcclResult_t access_range(CUdeviceptr va, size_t size, int current, con
 	for (; va < end; va += n) {
 		if (stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0)
 			return symcclRemoteError;
-		if (!mapping_find(va, &n, &owner) || n > end - va)
+		if (!mapping_find(va, &n, &owner, &team) || n > end - va)
 			return fail(symcclInvalidArgument,
 				"no GPU memory is mapped as a whole at %p", (void *)(uintptr_t)va);
-		r = access_give(va, n, current, owner);
+		r = access_give(va, n, current, owner, team);
+		if (r != CUDA_SUCCESS && team != 0)
+			return cu_fail(r, "GPU %d gets no access to a multicast object", current);
 		if (r != CUDA_SUCCESS)
 			return cu_fail(r,
 				"GPU %d gets no access to memory of GPU %d (without P2P ranks "
@@ -557,4 +561,10 @@ const struct mem_ops mem_cuda = {
 	.alloc = alloc,
 	.free_ = free_,
 	.owns = owns,
+	.multicast_able = gpu_multicast_able,
+	.multicast_create = gpu_multicast_create,
+	.multicast_import = gpu_multicast_import,
+	.multicast_add = gpu_multicast_add,
+	.multicast_bind = gpu_multicast_bind,
+	.multicast_unbind = gpu_multicast_unbind,
 };

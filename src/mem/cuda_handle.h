@@ -8,6 +8,8 @@
 struct gpu_handle {
 	struct mem_handle head;
 	CUmemGenericAllocationHandle drv;
+	int multicast; /* not memory, but a multicast object */
+	uint64_t team; /* of that: GPUs that this process has added, as bits */
 	struct gpu_handle *next;
 };
 
@@ -21,5 +23,14 @@ void gpu_handle_release(struct mem_handle *m);
 /* Append the allocations under [p, end) to an empty span, a reference each; on failure those
  * appended so far are the caller's to release. Within cu_enter. */
 symcclResult_t gpu_span_retain(CUdeviceptr p, CUdeviceptr end, struct mem_span *span);
+
+/* ops->multicast_* (cuda_multicast.c). */
+int gpu_multicast_able(int device);
+symcclResult_t gpu_multicast_create(size_t size, int ndevices, struct mem_handle **out);
+symcclResult_t gpu_multicast_import(int fd, size_t size, struct mem_handle **out);
+symcclResult_t gpu_multicast_add(struct mem_handle *m, int device);
+symcclResult_t gpu_multicast_bind(struct mem_handle *m, size_t offset, struct mem_handle *mem);
+symcclResult_t gpu_multicast_unbind(
+	struct mem_handle *m, size_t offset, const struct mem_handle *mem);
 
 #endif

@@ -17,6 +17,7 @@
 #include "log.h"
 #include "mem/limits.h"
 #include "mem/mem.h"
+#include "mem/no_multicast.h"
 #include "util.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -597,4 +598,10 @@ const struct mem_ops mem_host = {
 	.alloc = alloc,
 	.free_ = free_,
 	.owns = owns,
+	.multicast_able = multicast_able,
+	.multicast_create = multicast_create,
+	.multicast_import = multicast_import,
+	.multicast_add = multicast_add,
+	.multicast_bind = multicast_bind,
+	.multicast_unbind = multicast_unbind,
 };

@@ -101,6 +101,33 @@ struct mem_ops {
 	symcclResult_t (*free_)(void *ptr);
 	/* Nonzero when ptr lies in memory of this backend's alloc. */
 	int (*owns)(const void *ptr);
+
+	/* Multicast: an object whose addresses stand for the same offset in memory of each GPU of
+	 * its team: stores go to all, loads of kernels reduce over them. Its handle is exported,
+	 * mapped, made accessible (to the team's GPUs of this process), unmapped and released as
+	 * memory is. In order: one process creates, the others import; each adds its GPUs; when
+	 * *all* have been added, and not before, each maps it and binds its memory. Host: the calls
+	 * fail with symcclInvalidUsage, "not supported". */
+
+	/* Can that GPU take part? No failure. Does not block. Host: 0. */
+	int (*multicast_able)(int device);
+	/* A new object of size bytes for a team of ndevices GPUs, all different. symcclInvalidUsage
+	 * when size is no multiple of what the driver wants; symcclUnhandledCudaError when the
+	 * switch has no room. Does not wait for anybody. */
+	symcclResult_t (*multicast_create)(size_t size, int ndevices, struct mem_handle **mc);
+	/* Another process's; takes ownership of fd also on failure. size is the creator's. */
+	symcclResult_t (*multicast_import)(int fd, size_t size, struct mem_handle **mc);
+	/* Add one of this process's GPUs, for good: only release undoes it. Does not wait for the
+	 * others. Not while another thread works with the handle. */
+	symcclResult_t (*multicast_add)(struct mem_handle *mc, int device);
+	/* Let offset in the object stand for all of h, memory of a GPU that this process added.
+	 * BLOCKS in the driver, without a deadline, until all of the team's GPUs have been added;
+	 * so does map. */
+	symcclResult_t (*multicast_bind)(
+		struct mem_handle *mc, size_t offset, struct mem_handle *h);
+	/* Undo that (offset and h as given there), before h is released. */
+	symcclResult_t (*multicast_unbind)(
+		struct mem_handle *mc, size_t offset, const struct mem_handle *h);
 };
 
 extern const struct mem_ops mem_host;

@@ -347,6 +347,8 @@ static struct window *decide(struct batch *b, const struct mem_span *const *span
 		}
 	}
 	w = window_new(b, m);
+	if (w != NULL && m != NULL)
+		m->symmetric |= w->symmetric;
 	if (w == NULL)
 		failure_first(
 			local, symcclSystemError, b->s->local[0], "out of memory for a window");
@@ -511,7 +513,9 @@ static symcclResult_t batch_run(struct batch *b, const uint32_t *mine, int nmine
 	TRY(exchange(b, mine, nmine, freed));
 	TRY(decide_all(b, local));
 	TRY(batch_map(b));
+	TRY(batch_multicast(b));
 	TRY(batch_vote(b, *local));
+	batch_multicast_decide(b);
 	batch_commit(b);
 	batch_apply_freed(b->s, freed, b->nranks);
 	return symcclSuccess;

@@ -28,6 +28,7 @@ struct batch {
 	struct mem_handle **ctrl; /* per local rank, first batch only */
 	struct window *ctrl_win;
 	struct failure ctrl_bad;
+	struct failure mc_bad; /* why this batch's mappings are without multicast */
 	int committed;
 };
 
@@ -49,6 +50,11 @@ void window_free(struct sym *s, struct window *w);
 symcclResult_t batch_map(struct batch *b);
 symcclResult_t batch_vote(struct batch *b, const struct failure *local);
 void batch_commit(struct batch *b);
+/* Multicast for the new mappings, between batch_map and batch_vote (multicast.c). What goes wrong
+ * is noted in mc_bad; fails only when the communicator is dead. */
+symcclResult_t batch_multicast(struct batch *b);
+/* After the vote: if a rank failed, none of the new mappings has it. */
+void batch_multicast_decide(struct batch *b);
 void batch_apply_freed(struct sym *s, const struct wbuf *freed, int nranks);
 
 #endif

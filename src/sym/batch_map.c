@@ -178,14 +178,17 @@ static void hear_votes(struct batch *b, const void *bytes, size_t len, int weak)
 		w.text[sizeof(w.text) - 1] = '\0';
 		if (w.weak != weak)
 			continue;
-		if (w.set == -1)
+		if (w.set == -2)
+			failure_first(&b->mc_bad, (symcclResult_t)w.code, w.rank, w.text);
+		else if (w.set == -1)
 			failure_first(&b->ctrl_bad, (symcclResult_t)w.code, w.rank, w.text);
 		else if (w.set >= 0 && w.set < b->ntaken)
 			failure_first(&b->result[w.set], (symcclResult_t)w.code, w.rank, w.text);
 	}
 }
 
-/* Set -1 is the control block: its failure is everybody's. */
+/* Set -1 is the control block: its failure is everybody's. Set -2 is multicast: without it the
+ * windows go on. */
 symcclResult_t batch_vote(struct batch *b, const struct failure *local)
 {
 	const struct boot *boot = b->s->boot;
@@ -195,6 +198,7 @@ symcclResult_t batch_vote(struct batch *b, const struct failure *local)
 	symcclResult_t e;
 
 	vote_say(&v, -1, &local[b->ntaken], 0);
+	vote_say(&v, -2, &b->mc_bad, 0);
 	if (b->ctrl_win != NULL && b->ctrl_win->map != NULL)
 		vote_say(&v, -1, &b->ctrl_win->map->why, b->ctrl_win->map->no_handle);
 	for (int i = 0; i < b->ntaken; i++) {
@@ -223,6 +227,8 @@ static void commit_window(struct sym *s, struct window *w)
 	if (w->map != NULL) {
 		w->base = space_addr(&s->space, &w->map->ext, 0);
 		w->stride = space_stride(&s->space, &w->map->ext);
+		if (w->map->mc != NULL && w->symmetric)
+			w->mc = w->map->mc_va + w->off[0];
 	}
 	w->next = s->windows;
 	s->windows = w;

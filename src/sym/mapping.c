@@ -43,6 +43,7 @@ void mapping_release(struct sym *s, struct mapping *m)
 		p = &(*p)->next;
 	if (*p == m)
 		*p = m->next;
+	multicast_release(s, m);
 	for (int i = 0; i < m->nmapped; i++) {
 		char *va = space_addr(&s->space, &m->ext, m->seg_rank[i]) + m->seg_off[i];
 

@@ -32,6 +32,13 @@ struct mapping {
 	size_t *seg_off;          /* where in the rank's slot */
 	int *seg_rank;
 	int nsegs, nmapped; /* segs[0..nmapped) are mapped */
+	/* Multicast (multicast.c), when the ranks agreed on it: one address for all ranks' bytes.
+	 */
+	struct mem_handle *mc; /* NULL: none */
+	char *mc_va;           /* NULL: not reserved */
+	int mc_mapped;
+	int symmetric; /* a window of its first batch has equal offsets */
+	int mc_seen;   /* segs[0..mc_seen): those of local ranks are bound */
 };
 
 struct window {
@@ -40,6 +47,7 @@ struct window {
 	int flags;
 	int nfreed;          /* ranks that have deregistered it */
 	struct mapping *map; /* NULL: memory that cannot be shared */
+	char *mc;            /* all ranks' first bytes at once, by multicast; NULL: none */
 	char *base;          /* rank r's first byte is base + r * stride + off[r] */
 	size_t stride;
 	size_t *size, *off; /* [nranks] */
@@ -74,6 +82,8 @@ struct sym {
 	const int *local;  /* this process's ranks, ascending */
 	const int *device; /* their GPUs, where their control blocks go; NULL: wherever the thread
 			    * works. May be set between sym_init and the first batch. */
+	int multicast;     /* all ranks want it and are on GPUs that can, each on one of its own;
+			    * agreed,     and set as device is */
 	size_t ctrl_size;
 	struct window *ctrl; /* the control blocks; NULL before the first batch */
 	const uint32_t *stop;
@@ -106,5 +116,8 @@ void sym_fini(struct sym *s);
 /* mapping.c: used by the batch. */
 symcclResult_t mapping_create(struct sym *s, struct mapping *m);
 void mapping_release(struct sym *s, struct mapping *m);
+
+/* multicast.c: take back whatever of it the mapping has; peers do not matter. */
+void multicast_release(struct sym *s, struct mapping *m);
 
 #endif

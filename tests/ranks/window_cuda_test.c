@@ -32,6 +32,7 @@ static const struct mem_ops *const ops = &mem_cuda;
 struct plan {
 	const char *name, *devices, *async;
 	int procs, local; /* ranks per process */
+	int multicast;    /* all may have it */
 	int victim;       /* process whose calls fail */
 	int code;         /* with this CUresult */
 	int strict;       /* nonzero: every failure must be seen by the caller */
@@ -42,6 +43,7 @@ struct plan {
 /* What a process says about each set. */
 struct said {
 	symcclResult_t code;
+	int multicast; /* how many of its windows have it */
 	char text[ERROR_TEXT_MAX];
 };
 struct shared {
@@ -106,6 +108,7 @@ static int rig_open(struct rig *g, int proc)
 	setenv("SYMCCL_DEBUG", "none", 1);
 	setenv("FAKECUDA_DEVICES", p->devices, 1);
 	setenv("FAKECUDA_ASYNC", p->async, 1);
+	setenv("FAKECUDA_MULTICAST", p->multicast ? "1" : "0", 1);
 	params_reload();
 	RANK_TRY(share_id(proc, &id));
 	for (int l = 0; l < p->local; l++) {
@@ -187,6 +190,7 @@ static int take_results(struct rig *g, struct reg_set *const *sets, int b, int n
 		struct said *said = &g->said[g->nsaid++];
 
 		said->code = s->result.code;
+		said->multicast = 0;
 		snprintf(said->text, sizeof(said->text), "%s",
 			s->result.code == symcclSuccess ? "" : s->result.text);
 		for (int l = 1; l < g->plan->local; l++) {
@@ -201,6 +205,7 @@ static int take_results(struct rig *g, struct reg_set *const *sets, int b, int n
 				RANK_CHECK(sets[l * n + i]->req[k].bad.code == symcclSuccess, "%s",
 					sets[l * n + i]->req[k].bad.text);
 			g->last[script[b][i][k] - 'x'] = s->req[k].window;
+			said->multicast += s->req[k].window->mc != NULL;
 		}
 	}
 	return 0;
@@ -297,7 +302,7 @@ static int tolerated(const char *name)
 {
 	static const char *const names[] = {"cuMemRelease", "cuMemUnmap", "cuMemAddressFree",
 		"cuThreadExchangeStreamCaptureMode", "cuCtxGetCurrent", "cuCtxGetDevice",
-		"cuMemGetAllocationPropertiesFromHandle"};
+		"cuMemGetAllocationPropertiesFromHandle", "cuMulticastUnbind"};
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (strcmp(name, names[i]) == 0)
@@ -310,6 +315,8 @@ static int compare(struct rig *g, const char *failed, long n)
 {
 	const struct shared *sh = ranks_shared();
 	const struct plan *p = g->plan;
+	/* The offsets of z differ, so it has none; y is new in the last batch, x maybe older. */
+	static const int most[SETS] = {2, 1, 0, 2};
 	int seen = 0;
 
 	for (int i = 0; i < SETS; i++) {
@@ -319,6 +326,11 @@ static int compare(struct rig *g, const char *failed, long n)
 		RANK_CHECK(mine->code == first->code && strcmp(mine->text, first->text) == 0,
 			"call %ld: set %d: here %s (%s), on rank 0 %s (%s)", n, i,
 			error_name(mine->code), mine->text, error_name(first->code), first->text);
+		RANK_CHECK(mine->multicast == first->multicast &&
+				   mine->multicast <= (p->multicast ? most[i] : 0),
+			"call %ld, %s: set %d: %d windows with multicast, on rank 0 %d", n, failed,
+			i, mine->multicast, first->multicast);
+		seen |= p->multicast && mine->multicast < most[i];
 		if (mine->code == symcclSuccess)
 			continue;
 		seen = 1;
@@ -351,6 +363,7 @@ static int trial(struct rig *g, int proc, long n, int *more)
 	RANK_OK(sym_init(
 		&g->sym, g->boot, ops, p->local, g->local, STRIDE, (size_t)64 << 10, NULL));
 	g->sym.device = g->device;
+	g->sym.multicast = p->multicast;
 	for (int b = 0; b < BATCHES; b++) {
 		if (b == 1) {
 			deregister(g, 0);
@@ -364,6 +377,9 @@ static int trial(struct rig *g, int proc, long n, int *more)
 	}
 	RANK_CHECK(g->said[SETS - 1].code == symcclSuccess, "call %ld, %s; afterwards: %s", n,
 		failed, g->said[SETS - 1].text);
+	RANK_CHECK((g->last[1]->mc != NULL) == p->multicast && g->last[2]->mc == NULL,
+		"call %ld, %s: multicast afterwards", n, failed);
+	RANK_CHECK(n < 1L << 30 || (g->last[0]->mc != NULL) == p->multicast);
 	RANK_TRY(look_at_ctrl(g));
 	RANK_TRY(look(g, test_seed() + (uint64_t)n));
 	g->fail_at(victim && p->at_end ? n : 0, p->code, 0);
@@ -412,6 +428,19 @@ static const struct plan plans[] = {
 	{.name = "one process", .devices = "1", .async = "0", .procs = 1, .local = 3},
 	{.name = "mixed, three GPUs", .devices = "3", .async = "0", .procs = 2, .local = 2},
 	{.name = "busy streams", .devices = "1", .async = "1", .procs = 2, .local = 1},
+	{.name = "multicast", .devices = "3", .async = "0", .procs = 3, .local = 1, .multicast = 1},
+	{.name = "multicast, mixed",
+		.devices = "4",
+		.async = "0",
+		.procs = 2,
+		.local = 2,
+		.multicast = 1},
+	{.name = "multicast, one process",
+		.devices = "2",
+		.async = "0",
+		.procs = 1,
+		.local = 2,
+		.multicast = 1},
 };
 
 /* Strict: every call of one process; else a stride through them. Which, the seed says. In make
@@ -466,6 +495,22 @@ Test(window_cuda, every_call_fails_mixed)
 Test(window_cuda, every_call_fails_while_streams_are_busy)
 {
 	sweep_all(3);
+}
+
+/* A call that fails on the way to multicast costs just that, on all ranks. */
+Test(window_cuda, every_call_fails_with_multicast)
+{
+	sweep_all(4);
+}
+
+Test(window_cuda, every_call_fails_with_multicast_mixed)
+{
+	sweep_all(5);
+}
+
+Test(window_cuda, every_call_fails_with_multicast_in_one_process)
+{
+	sweep_all(6);
 }
 
 /* ---- Registering while the program captures ---------------------------------------------------
