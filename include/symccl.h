@@ -277,6 +277,22 @@ SYMCCL_API symcclResult_t symcclCommDeviceType(symcclComm_t comm, symcclDeviceTy
 SYMCCL_API symcclResult_t symcclGroupStart(void);
 SYMCCL_API symcclResult_t symcclGroupEnd(void);
 
+/* End the group without running any of it; the outermost one writes what the cost model expects of
+ * its collectives into estimatedTime, in microseconds (calls that name their peers, registrations
+ * and communicators count nothing). Filled with SYMCCL_SIM_INFO_INITIALIZER before. */
+#define SYMCCL_SIM_INFO_MAGIC 0x74685283u
+typedef struct {
+	size_t size;
+	unsigned int magic;
+	unsigned int version;
+	float estimatedTime;
+} symcclSimInfo_t;
+#define SYMCCL_SIM_INFO_INITIALIZER \
+	{ \
+		sizeof(symcclSimInfo_t), SYMCCL_SIM_INFO_MAGIC, SYMCCL_VERSION_CODE, -1.0f \
+	}
+SYMCCL_API symcclResult_t symcclGroupSimulateEnd(symcclSimInfo_t *simInfo);
+
 /* ---- Streams on the host ------------------------------------------------------------------ */
 
 /* A queue that a thread of its own works off in order, for host communicators: a collective given

@@ -285,6 +285,26 @@ symcclResult_t comm_call(symcclComm_t comm, struct coll_call *c, symcclStream_t 
 	return e;
 }
 
+symcclResult_t comm_estimate(symcclComm_t comm, const struct coll_call *call, double *us)
+{
+	struct coll_call c = *call;
+	struct coll_team t;
+	struct coll_plan p;
+	size_t send, recv;
+
+	*us = 0;
+	/* What a call that names its peers takes, the two agree on when it runs. */
+	if (coll_is_listed(c.func))
+		return symcclSuccess;
+	team_fill(comm, &t);
+	call_bytes(&c, comm->nranks, &send, &recv);
+	find_buf(comm, &c.send, send);
+	find_buf(comm, &c.recv, recv);
+	TRY(coll_plan(&t, &c, &p));
+	*us = p.cost_us;
+	return symcclSuccess;
+}
+
 symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void *sendbuff,
 	const void *recvbuff, size_t count, symcclDataType_t datatype, symcclRedOp_t op,
 	symcclPlan_t *plan)

@@ -197,6 +197,8 @@ symcclResult_t comm_run_host(
 	symcclComm_t comm, const struct coll_call *call, const struct coll_plan *plan);
 /* Run one call now, in the calling thread, or put it on the stream (collective.c). */
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
+/* What the cost model expects of a call, in microseconds; nothing is run. */
+symcclResult_t comm_estimate(symcclComm_t comm, const struct coll_call *call, double *us);
 /* The same, or queue it when a group is open. Takes over the call's lists. */
 symcclResult_t comm_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
 void comm_call_free(struct coll_call *call);

@@ -472,6 +472,19 @@ symcclResult_t symcclGroupStart(void)
 	return symcclSuccess;
 }
 
+static void tasks_free(struct task *tasks, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (tasks[i].kind == TASK_CALL)
+			comm_call_free(&tasks[i].call);
+		else if (tasks[i].kind == TASK_LIFE)
+			life_free(tasks[i].life);
+	if (tasks == few)
+		few_busy = 0;
+	else
+		free(tasks);
+}
+
 symcclResult_t symcclGroupEnd(void)
 {
 	char text[ERROR_TEXT_MAX];
@@ -493,16 +506,59 @@ symcclResult_t symcclGroupEnd(void)
 		snprintf(text, sizeof(text), "%s", group.bad.text);
 	else if (n > 0)
 		e = run_group(tasks, n, text);
-	for (int i = 0; i < n; i++)
-		if (tasks[i].kind == TASK_CALL)
-			comm_call_free(&tasks[i].call);
-		else if (tasks[i].kind == TASK_LIFE)
-			life_free(tasks[i].life);
-	if (tasks == few)
-		few_busy = 0;
-	else
-		free(tasks);
+	tasks_free(tasks, n);
 	if (e == symcclSuccess || e == symcclInProgress)
 		return e;
 	return fail_quiet(e, "%s", text[0] ? text : error_text());
+}
+
+/* Communicators work side by side: the group takes as long as the longest one. */
+static symcclResult_t estimate(const struct task *tasks, int n, double *us)
+{
+	*us = 0;
+	for (int i = 0; i < n; i++) {
+		double sum = 0, one;
+		int first = 1;
+
+		for (int k = 0; k < i; k++)
+			first &= tasks[k].kind != TASK_CALL || tasks[k].comm != tasks[i].comm;
+		for (int k = i; first && k < n; k++) {
+			if (tasks[k].kind != TASK_CALL || tasks[k].comm != tasks[i].comm)
+				continue;
+			TRY(comm_estimate(tasks[k].comm, &tasks[k].call, &one));
+			sum += one;
+		}
+		*us = sum > *us ? sum : *us;
+	}
+	return symcclSuccess;
+}
+
+symcclResult_t symcclGroupSimulateEnd(symcclSimInfo_t *simInfo)
+{
+	struct task *tasks = group.tasks;
+	int n = group.ntasks;
+	symcclResult_t e;
+	double us;
+
+	if (group_depth == 0)
+		return fail(symcclInvalidUsage, "symcclGroupSimulateEnd without symcclGroupStart");
+	if (simInfo == NULL || simInfo->magic != SYMCCL_SIM_INFO_MAGIC ||
+		simInfo->size < sizeof(*simInfo))
+		return fail(symcclInvalidArgument,
+			"simInfo was not filled with SYMCCL_SIM_INFO_INITIALIZER");
+	if (--group_depth > 0)
+		return symcclSuccess;
+	group.tasks = NULL;
+	group.ntasks = group.room = 0;
+	e = group.bad.code;
+	group.bad.code = symcclSuccess;
+	if (e != symcclSuccess)
+		fail_quiet(e, "%s", group.bad.text);
+	else
+		e = estimate(tasks, n, &us);
+	if (n > 0)
+		tasks_free(tasks, n);
+	if (e == symcclSuccess)
+		simInfo->estimatedTime = (float)us;
+	return e;
 }

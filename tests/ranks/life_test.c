@@ -479,3 +479,31 @@ Test(life, shrink_lists)
 {
 	run("lists", 4, 4, 20, shrink_lists, NULL);
 }
+
+/* ---- A group that is only estimated ------------------------------------------------------------
+ */
+
+Test(life, simulate)
+{
+	symcclSimInfo_t info = SYMCCL_SIM_INFO_INITIALIZER, more = info;
+	symcclComm_t c[2];
+	uint64_t in[2] = {1, 2}, out[2] = {7, 7};
+
+	setenv("SYMCCL_DEVICE", "host", 1);
+	cr_assert_eq(symcclCommInitAll(c, 2, NULL), symcclSuccess);
+	cr_assert_eq(symcclGroupSimulateEnd(&info), symcclInvalidUsage);
+	for (int calls = 1; calls <= 2; calls++) {
+		symcclGroupStart();
+		for (int i = 0; i < 2 * calls; i++)
+			symcclAllReduce(&in[i % 2], &out[i % 2], 1, symcclUint64, symcclSum,
+				c[i % 2], NULL);
+		cr_assert_eq(symcclGroupSimulateEnd(NULL), symcclInvalidArgument);
+		cr_assert_eq(symcclGroupSimulateEnd(calls == 1 ? &info : &more), symcclSuccess);
+	}
+	cr_assert(info.estimatedTime > 0, "%g", info.estimatedTime);
+	cr_assert(more.estimatedTime > 1.9 * info.estimatedTime, "%g, %g", info.estimatedTime,
+		more.estimatedTime);
+	cr_assert(out[0] == 7 && out[1] == 7, "it was run");
+	cr_assert_eq(symcclCommDestroy(c[0]), symcclSuccess);
+	cr_assert_eq(symcclCommDestroy(c[1]), symcclSuccess);
+}
