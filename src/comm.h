@@ -205,11 +205,15 @@ void comm_call_free(struct coll_call *call);
 /* Write op into the call: built in as it is, created ones as a sum with a factor (redop.c). */
 symcclResult_t redop_resolve(symcclComm_t comm, symcclRedOp_t op, struct coll_call *c);
 
-/* Groups (group.c). Nonzero inside one; then calls queue a task instead of running. */
-extern __thread int group_depth __attribute__((tls_model("initial-exec")));
+/* Groups (group.c). Nonzero inside one; then calls queue a task instead of running. While no thread
+ * is in one, thread-local memory need not be found: that costs a call in a library that may be
+ * loaded late (initial-exec would not, but then dlopen() fails where the static block is full). */
+extern unsigned groups_open; /* atomic: threads in a group */
+int group_open_here(void);
 static inline int group_open(void)
 {
-	return group_depth > 0;
+	return __builtin_expect(__atomic_load_n(&groups_open, __ATOMIC_RELAXED) != 0, 0) &&
+	       group_open_here();
 }
 /* A call was refused: an open group will not be run. */
 void group_note(symcclResult_t e);

@@ -53,7 +53,8 @@ struct latch {
 	int left;
 };
 
-__thread int group_depth;
+unsigned groups_open;
+static __thread int group_depth;
 static __thread struct {
 	int ntasks, room;
 	struct task *tasks;
@@ -63,6 +64,17 @@ static __thread struct {
 enum { FEW = 4 };
 static __thread struct task few[FEW];
 static __thread int few_busy;
+
+int group_open_here(void)
+{
+	return group_depth > 0;
+}
+
+/* The thread's outermost group opens or closes. */
+static void groups_count(int by)
+{
+	__atomic_add_fetch(&groups_open, (unsigned)by, __ATOMIC_RELAXED);
+}
 
 void group_note(symcclResult_t e)
 {
@@ -468,7 +480,8 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 
 symcclResult_t symcclGroupStart(void)
 {
-	group_depth++;
+	if (group_depth++ == 0)
+		groups_count(1);
 	return symcclSuccess;
 }
 
@@ -496,6 +509,7 @@ symcclResult_t symcclGroupEnd(void)
 		return fail(symcclInvalidUsage, "symcclGroupEnd without symcclGroupStart");
 	if (--group_depth > 0)
 		return symcclSuccess;
+	groups_count(-1);
 	group.tasks = NULL;
 	group.ntasks = group.room = 0;
 	text[0] = text[sizeof(text) - 1] = '\0';
@@ -548,6 +562,7 @@ symcclResult_t symcclGroupSimulateEnd(symcclSimInfo_t *simInfo)
 			"simInfo was not filled with SYMCCL_SIM_INFO_INITIALIZER");
 	if (--group_depth > 0)
 		return symcclSuccess;
+	groups_count(-1);
 	group.tasks = NULL;
 	group.ntasks = group.room = 0;
 	e = group.bad.code;
