@@ -18,6 +18,7 @@
 		printf(#name " %d\n", p != NULL); \
 	}
 
+/* clang-format off */
 static void constants(void)
 {
 	VALUE(ncclSuccess)
@@ -150,6 +151,8 @@ static void calls(void)
 	CALL(ncclResult_t, ncclParamGetAllParameterKeys, const char ***, int *)
 	CALL(void, ncclParamDumpAll, void)
 }
+
+/* clang-format on */
 
 int main(void)
 {
