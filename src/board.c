@@ -97,29 +97,30 @@ void board_post(struct board *b, int rank, int which, uint32_t kind, uint64_t ke
 {
 	struct board_note *o = &b->rank[rank].note[which + (seq & 1)];
 
-	__atomic_store_n(&o->seq, 0, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
+	/* Acquire: what follows stays behind it. */
+	(void)__atomic_exchange_n(&o->seq, 0, __ATOMIC_ACQ_REL);
 	o->kind = kind;
-	o->key = key;
+	__atomic_store_n(&o->key, key, __ATOMIC_RELAXED);
 	memcpy(o->data, data, n);
 	__atomic_store_n(&o->seq, seq, __ATOMIC_RELEASE);
 	syscall(SYS_futex, &o->seq, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
 
-int board_heard(const struct board *b, int rank, int which, uint64_t key, uint32_t seq,
-	uint32_t *kind, void *data, size_t n)
+int board_heard(struct board *b, int rank, int which, uint64_t key, uint32_t seq, uint32_t *kind,
+	void *data, size_t n)
 {
-	const struct board_note *o = &b->rank[rank].note[which + (seq & 1)];
+	struct board_note *o = &b->rank[rank].note[which + (seq & 1)];
 	uint32_t at = __atomic_load_n(&o->seq, __ATOMIC_ACQUIRE);
+	int same = __atomic_load_n(&o->key, __ATOMIC_RELAXED) == key;
 
-	if (at != 0 && o->key == key && at != seq)
+	if (at != 0 && same && at != seq)
 		return (int32_t)(at - seq) > 0 ? -1 : 0;
-	if (at != seq || o->key != key)
+	if (at != seq || !same)
 		return 0;
 	*kind = o->kind;
 	memcpy(data, o->data, n);
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return __atomic_load_n(&o->seq, __ATOMIC_RELAXED) == seq ? 1 : -1;
+	/* A read-modify-write for its release: the copy is made before it. */
+	return __atomic_fetch_add(&o->seq, 0, __ATOMIC_ACQ_REL) == seq ? 1 : -1;
 }
 
 void board_sleep(const struct board *b, int rank, int which, uint32_t seq, int ms)

@@ -64,8 +64,8 @@ enum board_life board_look(struct board *b, int rank);
 void board_post(struct board *b, int rank, int which, uint32_t kind, uint64_t key, uint32_t seq,
 	const void *data, size_t n);
 /* Copy a rank's note number seq of that key: 1; 0: it has not come; -1: it is gone. */
-int board_heard(const struct board *b, int rank, int which, uint64_t key, uint32_t seq,
-	uint32_t *kind, void *data, size_t n);
+int board_heard(struct board *b, int rank, int which, uint64_t key, uint32_t seq, uint32_t *kind,
+	void *data, size_t n);
 /* Sleep until the rank may have written note number seq, at most ms. */
 void board_sleep(const struct board *b, int rank, int which, uint32_t seq, int ms);
 
