@@ -242,6 +242,7 @@ SHIM(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_
 		return shim_result(symcclCommSplit(parent, color, key, &nowhere, NULL));
 	}
 	SHIM_TRY(comm_new(newcomm, &w));
+	w->parent = parent;
 	return comm_made(
 		newcomm, w, symcclCommSplit(parent, color, key, &w->c, config ? &c : NULL));
 }
@@ -255,6 +256,7 @@ SHIM(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int e
 	SHIM_COMM(comm, parent);
 	SHIM_TRY(config_read(config, &c));
 	SHIM_TRY(comm_new(newcomm, &w));
+	w->parent = parent;
 	return comm_made(newcomm, w,
 		symcclCommShrink(parent, excludeRanksList, excludeRanksCount, &w->c,
 			config ? &c : NULL, shrinkFlags));
@@ -337,6 +339,13 @@ SHIM(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *asyncEr
 
 	if (asyncError == NULL)
 		return shim_fail(ncclInvalidArgument, "asyncError is NULL");
+	/* Not there yet: what makes it is the parent's business. */
+	if (comm != NULL && comm->magic == SHIM_COMM_MAGIC && comm->c == NULL) {
+		async = symcclInProgress;
+		e = comm->parent ? symcclCommGetAsyncError(comm->parent, &async) : symcclSuccess;
+		*asyncError = (ncclResult_t)(async == symcclSuccess ? symcclInProgress : async);
+		return shim_result(e);
+	}
 	SHIM_COMM(comm, c);
 	e = symcclCommGetAsyncError(c, &async);
 	if (e == symcclSuccess)
@@ -382,6 +391,14 @@ SHIM(ncclResult_t, ncclGroupEnd, void)
 
 SHIM(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *simInfo)
 {
-	(void)simInfo;
-	return shim_refuse("ncclGroupSimulateEnd");
+	symcclSimInfo_t info = SYMCCL_SIM_INFO_INITIALIZER;
+	symcclResult_t e;
+
+	if (simInfo != NULL && (simInfo->magic != info.magic || simInfo->size < sizeof(*simInfo)))
+		return shim_fail(ncclInvalidArgument,
+			"simInfo was not filled with NCCL_SIM_INFO_INITIALIZER");
+	e = symcclGroupSimulateEnd(&info);
+	if (e == symcclSuccess && simInfo != NULL)
+		simInfo->estimatedTime = info.estimatedTime;
+	return shim_result(e);
 }

@@ -23,6 +23,7 @@
 struct ncclComm {
 	uint64_t magic;
 	symcclComm_t c;
+	symcclComm_t parent;         /* of a split or shrink; asked while c is not there */
 	struct shim_window *windows; /* not yet deregistered */
 };
 
