@@ -122,6 +122,7 @@ static void find_buf(symcclComm_t comm, struct coll_buf *b, size_t bytes)
 	b->symmetric = (w->w->flags & SYMCCL_WIN_COLL_SYMMETRIC) != 0;
 	b->skew = w->w->symmetric ? NULL : w->w->off;
 	b->peers = w->w->base + at + (w->w->symmetric ? w->w->off[0] : 0);
+	b->mc = w->w->mc ? w->w->mc + at : NULL;
 }
 
 static const char *plan_name(const struct coll_plan *p)

@@ -29,6 +29,7 @@ struct hub_gpu {
 	uint32_t *words;      /* pinned: line 0 the abort word, line 1 + l local rank l's record */
 	uint64_t words_dev;
 	struct dev_layout layout;
+	int multicast; /* of all ranks: wanted, and each on a GPU of its own that can */
 	int proven; /* all ranks' GPUs reach each other */
 };
 
@@ -116,12 +117,14 @@ symcclResult_t hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me)
 	memset(me, 0, sizeof(*me));
 	memcpy(me->uuid, &uuid, sizeof(me->uuid));
 	me->sms = sms;
+	me->multicast =
+		params_get()->mc_enable && h->mem->multicast_able(h->local[local]->device);
 	return symcclSuccess;
 }
 
 symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
 {
-	int sms = all[0].sms, most = 0, distinct = 0;
+	int sms = all[0].sms, most = 0, distinct = 0, multicast = h->nranks > 1;
 	struct coll_gpu *g = &h->gpu->team;
 
 	if (h->nranks > DEV_RANKS_MAX)
@@ -138,6 +141,7 @@ symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
 		distinct += first;
 		most = MAX(most, same);
 		sms = MIN(sms, all[r].sms);
+		multicast &= all[r].multicast;
 	}
 	/* Kernels of all ranks of a GPU wait for each other, so all their CTAs must fit at once:
 	 * one on each multiprocessor. */
@@ -150,6 +154,12 @@ symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
 	g->shared = distinct == 1;
 	g->slots = SLOTS;
 	h->gpu->proven = g->shared;
+	h->gpu->multicast = multicast && most == 1;
+	if (params_get()->mc_enable && !h->gpu->multicast)
+		log_info(LOG_INIT, "no multicast: %s",
+			most > 1     ? "ranks share a GPU"
+			: !multicast ? "not all ranks ask for it on GPUs that can"
+				     : "one rank");
 	h->gpu->layout = dev_layout((uint32_t)h->nranks, SLOTS);
 	TRY(gpu_may_reach(h, all));
 	log_info(LOG_INIT, "%d ranks on %d GPUs, up to %d CTAs a kernel", h->nranks, distinct,
@@ -183,6 +193,11 @@ symcclResult_t hub_gpu_prove(struct hub *h, uint64_t deadline)
 	TRY(gpu_prove(h, ctrl->base + ctrl->off[0] + bulk_offset(h), ctrl->stride, deadline));
 	h->gpu->proven = 1;
 	return symcclSuccess;
+}
+
+int hub_gpu_multicast(const struct hub *h)
+{
+	return h->gpu->multicast;
 }
 
 const struct coll_gpu *hub_gpu_team(const struct hub *h)
@@ -383,6 +398,10 @@ static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 	if (plan->algo->needs & COLL_NEED_RECV_WINDOW) {
 		a.out = (uintptr_t)c->recv.peers;
 		a.out_stride = c->recv.stride;
+	}
+	if (plan->algo->needs & COLL_NEED_MULTICAST) {
+		a.in_mc = (uintptr_t)c->send.mc;
+		a.out_mc = (uintptr_t)c->recv.mc;
 	}
 	if (c->func == symcclFuncAllGather)
 		a.count *= coll_type_size(c->type);

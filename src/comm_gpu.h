@@ -11,6 +11,7 @@
 struct gpu_hello {
 	uint8_t uuid[16];
 	int32_t sms;
+	int32_t multicast; /* wants it (SYMCCL_MC_ENABLE), and its GPU can */
 };
 
 /* Worker thread: bind it to the ranks' GPU, load the kernels, make the words that kernels look at.
@@ -22,6 +23,8 @@ symcclResult_t hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me)
 symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all);
 /* Bytes of a rank's control block, and the layout in it. */
 size_t hub_gpu_ctrl_bytes(const struct hub *h);
+/* Agreed: windows get multicast addresses where they can. */
+int hub_gpu_multicast(const struct hub *h);
 const struct coll_gpu *hub_gpu_team(const struct hub *h);
 /* Worker thread, collective, after each batch: when the control blocks are new, prove that all
  * ranks' GPUs reach each other's. The same result on all ranks. */

@@ -271,6 +271,7 @@ symcclResult_t symcclWinGetDevice(symcclComm_t comm, symcclWindow_t win, symcclD
 		least = MIN(least, w->size[r]);
 	*devWin = (symcclDevWindow_t){.uc = (uintptr_t)w->base + w->off[0],
 		.stride = w->stride,
+		.mc = (uintptr_t)w->mc,
 		.size = least,
 		.lsaRank = comm->rank,
 		.lsaSize = comm->nranks};

@@ -304,7 +304,9 @@ symcclResult_t hub_agree(struct hub *h, uint64_t deadline)
 	h->wait.yields = 16;
 	TRY(sym_init(&h->sym, h->boot, h->mem, h->nlocal, h->local_rank, h->stride,
 		h->gpu ? hub_gpu_ctrl_bytes(h) : h->layout.size, &h->board->abort));
-	if (h->gpu != NULL)
+	if (h->gpu != NULL) {
 		h->sym.device = h->local_device;
+		h->sym.multicast = hub_gpu_multicast(h);
+	}
 	return symcclSuccess;
 }

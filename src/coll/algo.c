@@ -268,12 +268,15 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),
 	GPU(symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_direct_cost, CUDA_ALLGATHER_DIRECT),
+	GPU(symcclFuncAllGather, "allgather/multimem", COLL_NEED_RECV_WINDOW | COLL_NEED_MULTICAST, any_size, gpu_gather_multimem_cost, CUDA_ALLGATHER_MULTIMEM),
 	GPU(symcclFuncAllGather, "allgather/copy", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_copy_cost, CUDA_COPY_ENGINE),
 	GPU(symcclFuncAllReduce, "allreduce/packet", 0, gpu_packet_most, gpu_oneshot_cost, CUDA_ALLREDUCE_ONESHOT),
 	GPU(symcclFuncAllReduce, "allreduce/twostep", 0, gpu_twostep_most, gpu_twostep_cost, CUDA_ALLREDUCE_TWOSTEP),
 	GPU(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, gpu_allreduce_direct_cost, CUDA_ALLREDUCE_DIRECT),
+	GPU(symcclFuncAllReduce, "allreduce/multimem", BOTH_WINDOWS | COLL_NEED_MULTICAST, any_size, gpu_allreduce_multimem_cost, CUDA_ALLREDUCE_MULTIMEM),
 	GPU(symcclFuncReduceScatter, "reducescatter/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_REDUCESCATTER_PACKET),
 	GPU(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, gpu_gather_direct_cost, CUDA_REDUCESCATTER_DIRECT),
+	GPU(symcclFuncReduceScatter, "reducescatter/multimem", COLL_NEED_SEND_WINDOW | COLL_NEED_MULTICAST, any_size, gpu_gather_multimem_cost, CUDA_REDUCESCATTER_MULTIMEM),
 	GPU(symcclFuncBroadcast, "broadcast/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
 	GPU(symcclFuncBroadcast, "broadcast/push", COLL_NEED_RECV_WINDOW, any_size, gpu_push_cost, CUDA_PUSH_DIRECT),
 	GPU(symcclFuncReduce, "reduce/packet", 0, any_size, gpu_rounds_cost, CUDA_REDUCESCATTER_PACKET),
@@ -306,6 +309,7 @@ static const char *refusal(
 {
 	const struct coll_buf *send =
 		c->func == symcclFuncAllGather && coll_in_place(t, c) ? &c->recv : &c->send;
+	const char *why;
 
 	if ((a->needs & COLL_NEED_SEND_WINDOW) && !(send->peers && send->symmetric))
 		return "the send buffer is no symmetric window";
@@ -315,6 +319,13 @@ static const char *refusal(
 		return "a process may not read another's memory";
 	if ((a->needs & COLL_NEED_APART) && coll_in_place(t, c))
 		return "the call is in place";
+	if ((a->needs & COLL_NEED_MULTICAST) &&
+		(((a->needs & COLL_NEED_SEND_WINDOW) && send->mc == NULL) ||
+			((a->needs & COLL_NEED_RECV_WINDOW) && c->recv.mc == NULL)))
+		return "the windows have no multicast address (SYMCCL_MC_ENABLE=1 on all ranks, "
+		       "each on a GPU of its own that can)";
+	if ((a->needs & COLL_NEED_MULTICAST) && (why = gpu_multimem_refusal(c)) != NULL)
+		return why;
 	if (block_bytes(c) > (double)a->max_bytes(t))
 		return "the call is too large for it";
 	return NULL;

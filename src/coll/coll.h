@@ -98,6 +98,7 @@ struct coll_buf {
 	void *ptr;
 	char *peers;
 	size_t stride;
+	char *mc; /* all ranks' bytes at once, by multicast; NULL: there is no such address */
 	const size_t *skew;
 	uint32_t window; /* ordinal, for the plan hash; 0: none */
 	size_t offset;   /* in the window, likewise */
@@ -160,6 +161,7 @@ static inline struct coll_buf coll_buf_at(const struct coll_buf *b, size_t by)
 
 	at.ptr = (char *)b->ptr + by;
 	at.peers = b->peers ? b->peers + by : NULL;
+	at.mc = b->mc ? b->mc + by : NULL;
 	at.offset += by;
 	return at;
 }
@@ -190,8 +192,9 @@ enum {
 	COLL_NEED_SEND_WINDOW = 1,
 	COLL_NEED_RECV_WINDOW = 2,
 	COLL_NEED_READABLE = 4,
-	COLL_NEED_APART = 8, /* not in place, on any rank */
-	COLL_ONE_WORKER = 16 /* no need: the row runs on worker 0 alone */
+	COLL_NEED_APART = 8,     /* not in place, on any rank */
+	COLL_ONE_WORKER = 16,    /* no need: the row runs on worker 0 alone */
+	COLL_NEED_MULTICAST = 32 /* of the windows that it needs; sums only */
 };
 
 struct coll_algo {

@@ -14,6 +14,7 @@
 #undef cpu_relax
 #define cpu_relax() sched_yield()
 #include "direct.cuh"
+#include "multimem.cuh"
 #include "packets.cuh"
 #include "ring.cuh"
 #include "route.cuh"
@@ -91,6 +92,9 @@ typedef void (*kernel_fn)(const void *args);
 #define ENTRY_OF(type, name, call) \
 	{"symccl_" name, [](const void *a) { call(*(const struct type *)a); }, sizeof(struct type)},
 #define ENTRY_MOVE(name, call) ENTRY_OF(cuda_args, name, call)
+#define ENTRY_MULTIMEM(elem) \
+	ENTRY_MOVE("allreduce_multimem_" #elem "_sum", (allreduce_multimem<elem, OP_sum, 0>)) \
+	ENTRY_MOVE("reducescatter_multimem_" #elem "_sum", (reducescatter_multimem<elem, OP_sum, 0>))
 #define ENTRY_GATHER(n) ENTRY_MOVE("allgather_packet_" #n, allgather_packet<n>)
 
 static const struct kernel_entry {
@@ -128,6 +132,8 @@ static const struct kernel_entry {
 	ENTRY_MOVE("allgather_packet", allgather_packet<0>)
 	ENTRY_MOVE("allgather_direct", allgather_direct)
 	ENTRY_MOVE("barrier", barrier)
+	ENTRY_MOVE("allgather_multimem", allgather_multimem)
+	CUDA_MULTIMEM_ELEMS(ENTRY_MULTIMEM)
 	ENTRY_MOVE("move_packet", move_packet)
 	ENTRY_MOVE("push_direct", push_direct)
 	ENTRY_OF(cuda_messages, "messages", messages)

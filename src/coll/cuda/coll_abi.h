@@ -35,6 +35,8 @@ enum {
  * input or output lies: an offset from its control block, 0 when peers cannot reach it. On the
  * root; else 0.
  *
+ * Multimem kernels: as direct ones, and the same places by multicast in in_mc, out_mc.
+ *
  * Move kernels: rank q's block is at in + q * in_stride, out + q * out_stride (any numbers; 0 where
  * there is one block). Push kernel: out is the space's address as above, in + q * count this rank's
  * block for q, or in itself for all when the root sends.
@@ -52,8 +54,9 @@ struct cuda_args {
 	uint64_t factor_at; /* or its address, read when the kernel runs; 0: none */
 	uint32_t mode;      /* CUDA_MODE_* */
 	uint32_t root;
+	uint64_t in_mc, out_mc; /* multimem kernels: the windows' multicast addresses */
 };
-DEV_ASSERT(sizeof(struct cuda_args) == 152);
+DEV_ASSERT(sizeof(struct cuda_args) == 168);
 DEV_ASSERT(offsetof(struct cuda_args, watch) == 56);
 DEV_ASSERT(offsetof(struct cuda_args, in) == 88);
 DEV_ASSERT(offsetof(struct cuda_args, mode) == 144);
@@ -194,6 +197,9 @@ enum cuda_algo {
 	CUDA_MESSAGES,    /* struct cuda_messages */
 	CUDA_SIGNAL,      /* struct cuda_signal */
 	CUDA_WAITS,       /* struct cuda_waits */
+	CUDA_ALLREDUCE_MULTIMEM,
+	CUDA_REDUCESCATTER_MULTIMEM,
+	CUDA_ALLGATHER_MULTIMEM,
 	CUDA_NUM_ALGOS
 };
 

@@ -24,6 +24,7 @@ cuda_images:
 	image "reducescatter_packet.fatbin", image_4
 	image "reducescatter_direct.fatbin", image_5
 	image "move.fatbin", image_6
+	image "multimem.fatbin", image_7
 #endif
 	.quad 0
 	.size cuda_images, . - cuda_images

@@ -21,6 +21,9 @@ static const char *const algo_names[CUDA_NUM_ALGOS] = {
 	[CUDA_MESSAGES] = "messages",
 	[CUDA_SIGNAL] = "signal",
 	[CUDA_WAITS] = "waits",
+	[CUDA_ALLREDUCE_MULTIMEM] = "allreduce_multimem",
+	[CUDA_REDUCESCATTER_MULTIMEM] = "reducescatter_multimem",
+	[CUDA_ALLGATHER_MULTIMEM] = "allgather_multimem",
 };
 
 enum elem {
@@ -36,6 +39,15 @@ enum elem {
 };
 enum op_class { OP_sum, OP_prod, OP_min };
 static const int widths[CUDA_NUM_WIDTHS] = {0, 2, 4, 8};
+
+static int is_multimem_sum(int algo)
+{
+	return algo == CUDA_ALLREDUCE_MULTIMEM || algo == CUDA_REDUCESCATTER_MULTIMEM;
+}
+static int is_reducing(int algo)
+{
+	return algo < CUDA_ALLGATHER_PACKET || is_multimem_sum(algo);
+}
 
 /* ---- Loading ------------------------------------------------------------------------------- */
 
@@ -98,6 +110,15 @@ static symcclResult_t reducing_load(struct cuda_kernels *k, int algo)
 	return symcclSuccess;
 }
 
+static symcclResult_t multimem_load(struct cuda_kernels *k, int algo)
+{
+	char name[96];
+
+#define SUM(elem) ANY(elem, sum)
+	CUDA_MULTIMEM_ELEMS(SUM)
+	return symcclSuccess;
+}
+
 static symcclResult_t moving_load(struct cuda_kernels *k, int algo)
 {
 	char name[96];
@@ -120,7 +141,9 @@ symcclResult_t cuda_kernels_load(struct cuda_kernels *k)
 	if (nlibraries == 0 || cuda_images[nlibraries] != NULL)
 		r = libraries_load();
 	for (int algo = 0; algo < CUDA_NUM_ALGOS && r == symcclSuccess; algo++)
-		r = algo < CUDA_ALLGATHER_PACKET ? reducing_load(k, algo) : moving_load(k, algo);
+		r = is_multimem_sum(algo) ? multimem_load(k, algo)
+		    : is_reducing(algo)   ? reducing_load(k, algo)
+					  : moving_load(k, algo);
 	pthread_mutex_unlock(&load_lock);
 	return r;
 }
@@ -157,7 +180,7 @@ static const struct {
 CUfunction cuda_kernel_pick(const struct cuda_kernels *k, enum cuda_algo algo,
 	symcclDataType_t type, int op, uint32_t nranks, uint32_t *mode)
 {
-	int reduces = algo < CUDA_ALLGATHER_PACKET, w = 0;
+	int reduces = is_reducing(algo), w = 0;
 	const CUfunction *fn =
 		k->fn[algo][reduces ? types[type].elem : 0][reduces ? ops[op].op : 0];
 

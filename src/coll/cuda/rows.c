@@ -107,6 +107,39 @@ double gpu_gather_copy_cost(const struct coll_team *t, const struct coll_call *c
 	return 25 + 1.5 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
+/* By multicast: estimates, no machine at hand may run them. All-reduce's bytes pass a rank's link
+ * once, and a part once more. */
+double gpu_allreduce_multimem_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 4 + 0.4 * t->nranks + bytes_of(c) * (t->nranks + 1) / t->nranks / peer_rate(t);
+}
+
+/* Every rank still hears, or is read, as much as without. */
+double gpu_gather_multimem_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	return 3.2 + 0.4 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+}
+
+const char *gpu_multimem_refusal(const struct coll_call *c)
+{
+	if (!coll_reduces(c->func))
+		return NULL;
+	if (c->op != symcclSum || c->has_factor)
+		return "multicast computes plain sums only";
+	switch (c->type) {
+	case symcclInt32:
+	case symcclUint32:
+	case symcclInt64:
+	case symcclUint64:
+	case symcclFloat16:
+	case symcclBfloat16:
+	case symcclFloat32:
+		return NULL;
+	default:
+		return "multicast cannot sum this type";
+	}
+}
+
 /* Packets that a rank sends to each peer in one step. */
 static size_t sent_packs(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo)
 {
@@ -128,11 +161,14 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 	case CUDA_COPY_ENGINE:
 		return 1;
 	case CUDA_ALLREDUCE_DIRECT:
+	case CUDA_ALLREDUCE_MULTIMEM:
 		n = bytes / CTA_DIRECT_BYTES;
 		break;
 	case CUDA_ALLGATHER_DIRECT:
 	case CUDA_REDUCESCATTER_DIRECT:
 	case CUDA_PUSH_DIRECT:
+	case CUDA_ALLGATHER_MULTIMEM:
+	case CUDA_REDUCESCATTER_MULTIMEM:
 		n = bytes * ranks / CTA_DIRECT_BYTES;
 		break;
 	default:
@@ -154,7 +190,8 @@ int gpu_threads(
 	size_t n = (size_t)nctas, threads;
 
 	if (algo == CUDA_ALLREDUCE_DIRECT || algo == CUDA_ALLGATHER_DIRECT ||
-		algo == CUDA_REDUCESCATTER_DIRECT || algo == CUDA_PUSH_DIRECT)
+		algo == CUDA_REDUCESCATTER_DIRECT || algo == CUDA_PUSH_DIRECT ||
+		algo >= CUDA_ALLREDUCE_MULTIMEM)
 		return CUDA_THREADS_MAX;
 	threads = align_up((sent_packs(t, c, algo) + n - 1) / n, 32);
 	return (int)MIN(MAX(threads, 32), CUDA_THREADS_MAX);

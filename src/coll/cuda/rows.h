@@ -25,6 +25,10 @@ double gpu_gather_copy_cost(const struct coll_team *t, const struct coll_call *c
 double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_push_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_ring_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_allreduce_multimem_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_gather_multimem_cost(const struct coll_team *t, const struct coll_call *c);
+/* Why the switch cannot reduce what the call wants; NULL: it can. */
+const char *gpu_multimem_refusal(const struct coll_call *c);
 /* CTAs that a call takes, and threads of each. */
 int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo);
 int gpu_threads(
