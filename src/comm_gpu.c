@@ -30,7 +30,7 @@ struct hub_gpu {
 	uint64_t words_dev;
 	struct dev_layout layout;
 	int multicast; /* of all ranks: wanted, and each on a GPU of its own that can */
-	int proven; /* all ranks' GPUs reach each other */
+	int proven;    /* all ranks' GPUs reach each other */
 };
 
 /* ---- Hubs ---------------------------------------------------------------------------------------
@@ -117,8 +117,7 @@ symcclResult_t hub_gpu_say(const struct hub *h, int local, struct gpu_hello *me)
 	memset(me, 0, sizeof(*me));
 	memcpy(me->uuid, &uuid, sizeof(me->uuid));
 	me->sms = sms;
-	me->multicast =
-		params_get()->mc_enable && h->mem->multicast_able(h->local[local]->device);
+	me->multicast = params_get()->mc_enable && h->mem->multicast_able(h->local[local]->device);
 	return symcclSuccess;
 }
 

@@ -94,7 +94,8 @@ typedef void (*kernel_fn)(const void *args);
 #define ENTRY_MOVE(name, call) ENTRY_OF(cuda_args, name, call)
 #define ENTRY_MULTIMEM(elem) \
 	ENTRY_MOVE("allreduce_multimem_" #elem "_sum", (allreduce_multimem<elem, OP_sum, 0>)) \
-	ENTRY_MOVE("reducescatter_multimem_" #elem "_sum", (reducescatter_multimem<elem, OP_sum, 0>))
+	ENTRY_MOVE( \
+		"reducescatter_multimem_" #elem "_sum", (reducescatter_multimem<elem, OP_sum, 0>))
 #define ENTRY_GATHER(n) ENTRY_MOVE("allgather_packet_" #n, allgather_packet<n>)
 
 static const struct kernel_entry {
