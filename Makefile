@@ -323,6 +323,7 @@ check-tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(O)/examples/device_one_shot $(
 run-check: all tests
 	+@rc=0; \
 	$(MAKE) -k -f $(S)Makefile check-headers check-symbols check-format check-docs || rc=1; \
+	$(MAKE) -f $(S)Makefile check-nccl || rc=1; \
 	$(MAKE) -f $(S)Makefile check-tests || rc=1; \
 	[ $$rc = 0 ] && echo 'make check: all passed' || { echo 'make check: FAILED' >&2; exit 1; }
 

@@ -268,6 +268,18 @@ SYMCCL_API symcclResult_t symcclCommCuDevice(symcclComm_t comm, int *device);
 /* Which memory this communicator works on: never symcclDeviceAuto. */
 SYMCCL_API symcclResult_t symcclCommDeviceType(symcclComm_t comm, symcclDeviceType_t *type);
 
+/* Bytes of memory that this rank holds for the communicator, of the kind it works on; without the
+ * user's windows and what peers hold. Local.
+ * Return: symcclInvalidArgument for a NULL value or a stat that is none. */
+typedef enum {
+	symcclStatMemSuspend = 0,   /* that could be given back for a while: 0, nothing can yet */
+	symcclStatMemSuspended = 1, /* 1: it has been */
+	symcclStatMemPersist = 2,   /* the rest */
+	symcclStatMemTotal = 3
+} symcclCommMemStat_t;
+SYMCCL_API symcclResult_t symcclCommMemStats(
+	symcclComm_t comm, symcclCommMemStat_t stat, uint64_t *value);
+
 /* ---- Groups ----------------------------------------------------------------------------- */
 
 /* Calls between Start and the matching End are queued and run by the outermost End, which returns

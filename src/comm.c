@@ -43,10 +43,6 @@ symcclResult_t comm_gate(symcclComm_t comm)
 			"rank %d has called symcclCommFinalize: only symcclCommDestroy and "
 			"symcclCommAbort may follow",
 			comm->rank);
-	case GATE_SUSPENDED:
-		return fail(symcclInvalidUsage,
-			"rank %d's communicator is suspended: call symcclCommResume first",
-			comm->rank);
 	case GATE_BUSY:
 		return fail(symcclInvalidUsage,
 			"rank %d's last call on this communicator is in progress: wait until "
@@ -444,6 +440,24 @@ symcclResult_t symcclCommCuDevice(symcclComm_t comm, int *device)
 	if (device == NULL)
 		return fail(symcclInvalidArgument, "device is NULL");
 	*device = comm->device;
+	return symcclSuccess;
+}
+
+symcclResult_t symcclCommMemStats(symcclComm_t comm, symcclCommMemStat_t stat, uint64_t *value)
+{
+	struct hub *h;
+
+	TRY(comm_check_handle(comm));
+	if (value == NULL)
+		return comm_error(comm, fail(symcclInvalidArgument, "value is NULL"));
+	if ((unsigned)stat > symcclStatMemTotal)
+		return comm_error(
+			comm, fail(symcclInvalidArgument, "stat is %d, not a symcclCommMemStat_t",
+				      (int)stat));
+	h = comm->hub;
+	*value = 0;
+	if (stat == symcclStatMemPersist || stat == symcclStatMemTotal)
+		*value = h->gpu ? hub_gpu_ctrl_bytes(h) : h->layout.size;
 	return symcclSuccess;
 }
 

@@ -38,7 +38,7 @@ struct part_count {
 };
 
 /* Why no collective may be started now. */
-enum comm_gate { GATE_OPEN = 0, GATE_FINALIZED, GATE_SUSPENDED, GATE_BUSY };
+enum comm_gate { GATE_OPEN = 0, GATE_FINALIZED, GATE_BUSY };
 
 /* A call and what was decided for it. */
 #define PLAN_MEMOS 16

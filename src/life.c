@@ -34,9 +34,7 @@ static const char *life_name(uint32_t kind)
 	static const char *const names[] = {[LIFE_SPLIT] = "symcclCommSplit",
 		[LIFE_SHRINK] = "symcclCommShrink",
 		[LIFE_SHRINK_ABORT] = "symcclCommShrink with SYMCCL_SHRINK_ABORT",
-		[LIFE_FINALIZE] = "symcclCommFinalize",
-		[LIFE_SUSPEND] = "symcclCommSuspend",
-		[LIFE_RESUME] = "symcclCommResume"};
+		[LIFE_FINALIZE] = "symcclCommFinalize"};
 
 	return kind > 0 && kind < ARRAY_LEN(names) ? names[kind] : "another call";
 }
@@ -385,7 +383,7 @@ static symcclResult_t tell_begin(struct life *l)
 {
 	struct life_note note = {.code = symcclSuccess};
 
-	if (l->kind == LIFE_FINALIZE || l->kind == LIFE_SUSPEND)
+	if (l->kind == LIFE_FINALIZE)
 		say_bad(l, comm_flush(l->comm));
 	return say(l, &note);
 }

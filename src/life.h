@@ -1,6 +1,5 @@
 /*
- * Calls of a communicator's life that ranks make together: split, shrink, finalize, suspend,
- * resume.
+ * Calls of a communicator's life that ranks make together: split, shrink, finalize.
  *
  * Ranks meet on the board (board.h): each posts a note and reads those of all who take part. This
  * needs neither the bootstrap nor the hub's worker, so it works after a death, an abort or a
@@ -20,9 +19,7 @@ enum life_kind {
 	LIFE_SPLIT = 1,
 	LIFE_SHRINK,       /* of a healthy communicator */
 	LIFE_SHRINK_ABORT, /* of whatever is left of one */
-	LIFE_FINALIZE,
-	LIFE_SUSPEND,
-	LIFE_RESUME
+	LIFE_FINALIZE
 };
 
 struct life {

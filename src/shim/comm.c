@@ -18,6 +18,8 @@ SAME(ncclNumOps, symcclNumOps);
 SAME(ncclScalarHostImmediate, symcclScalarHostImmediate);
 SAME(NCCL_SPLIT_NOCOLOR, SYMCCL_SPLIT_NOCOLOR);
 SAME(NCCL_SHRINK_ABORT, SYMCCL_SHRINK_ABORT);
+SAME(ncclStatGpuMemTotal, symcclStatMemTotal);
+SAME(sizeof(ncclSimInfo_t), sizeof(symcclSimInfo_t));
 SAME(sizeof(ncclUniqueId), sizeof(symcclUniqueId));
 SAME(sizeof(ncclWaitSignalDesc_t), sizeof(symcclWaitSignalDesc_t));
 
@@ -373,8 +375,8 @@ SHIM(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int *device)
 
 SHIM(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
 {
-	(void)comm, (void)stat, (void)value;
-	return shim_refuse("ncclCommMemStats");
+	SHIM_COMM(comm, c);
+	return shim_result(symcclCommMemStats(c, (symcclCommMemStat_t)stat, value));
 }
 
 /* ---- Groups ---------------------------------------------------------------------------------- */

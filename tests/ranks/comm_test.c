@@ -56,6 +56,7 @@ static int come_and_go(int rank, int n, void *arg)
 {
 	symcclComm_t comm;
 	symcclDeviceType_t type;
+	uint64_t total, persist;
 	symcclResult_t async = symcclInternalError;
 	int v = -7;
 
@@ -67,6 +68,14 @@ static int come_and_go(int rank, int n, void *arg)
 		RANK_OK(symcclCommUserRank(comm, &v));
 		RANK_CHECK(v == rank, "rank %d", v);
 		RANK_OK(symcclCommDeviceType(comm, &type));
+		RANK_OK(symcclCommMemStats(comm, symcclStatMemTotal, &total));
+		RANK_OK(symcclCommMemStats(comm, symcclStatMemPersist, &persist));
+		RANK_CHECK(total == persist && total >= 65536 && total < 64 << 20, "%llu",
+			(unsigned long long)total);
+		RANK_RESULT(symcclCommMemStats(comm, (symcclCommMemStat_t)4, &total),
+			symcclInvalidArgument);
+		RANK_RESULT(
+			symcclCommMemStats(comm, symcclStatMemTotal, NULL), symcclInvalidArgument);
 		RANK_CHECK(type == symcclDeviceHost, "device %d", type);
 		RANK_OK(symcclCommGetAsyncError(comm, &async));
 		RANK_CHECK(async == symcclSuccess, "async %d", async);
