@@ -291,7 +291,7 @@ static long graph_run(int n, long replays)
 			char name[96];
 
 			memset(&c, 0, sizeof(c));
-			c.algo = s % CUDA_NUM_ALGOS;
+			c.algo = s % CASE_ALGOS;
 			c.type = R_F32;
 			c.n = n;
 			c.fixed = 1;
@@ -308,7 +308,7 @@ static long graph_run(int n, long replays)
 			int kind, gather;
 
 			memset(&c, 0, sizeof(c));
-			c.algo = s % CUDA_NUM_ALGOS;
+			c.algo = s % CASE_ALGOS;
 			c.type = R_F32;
 			c.n = n;
 			c.fixed = 1;
@@ -443,7 +443,7 @@ static long abort_run()
 {
 	long wrong = 0;
 
-	for (int algo = 0; algo < CUDA_NUM_ALGOS; algo++) {
+	for (int algo = 0; algo < CASE_ALGOS; algo++) {
 		wrong += abort_one(algo, DEV_ABORTED, "aborted");
 		wrong += abort_one(algo, DEV_TIMED_OUT, "timed out after 100 ms");
 		wrong += abort_one(algo, DEV_DIFFERS, "peer does something else");
@@ -639,7 +639,7 @@ static void time_run(int n, size_t largest)
 	if (gpus >= n)
 		most = 128;
 	world_init(n, slots);
-	for (int algo = 0; algo < CUDA_NUM_ALGOS; algo++)
+	for (int algo = 0; algo < CASE_ALGOS; algo++)
 		for (size_t size : sizes) {
 			double best = 1e9, best_median = 0;
 			int best_ctas = 0, best_threads = 0;
