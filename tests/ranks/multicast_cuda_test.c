@@ -5,6 +5,7 @@
  * compared bit for bit, and on a real switch need not be equal.
  */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,7 @@ static int leaks(char *text, size_t len)
 	return ((fakecuda_leaks_t)fakecuda_hook("fakecuda_leaks"))(text, len);
 }
 
-static int rig_open(struct rig *g, int proc, const struct shape *s)
+static int rig_join(struct rig *g, int proc, const struct shape *s)
 {
 	symcclUniqueId id;
 	char text[256];
@@ -80,19 +81,32 @@ static int rig_open(struct rig *g, int proc, const struct shape *s)
 		RANK_OK(symcclCommInitRank(&g->m[l].comm, g->nranks, id, g->m[l].rank));
 	}
 	RANK_OK(symcclGroupEnd());
-	RANK_OK(symcclGroupStart());
 	for (int l = 0; l < g->nlocal; l++) {
 		struct member *m = &g->m[l];
 
 		RANK_OK(cu_bind_thread(m->rank % cuda_devices()->n));
 		RANK_CHECK(cu.StreamCreate(&m->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-		for (int i = 0; i < 2; i++) {
+		for (int i = 0; i < 2; i++)
 			RANK_OK(symcclMemAlloc((void **)&m->buf[i], ROOM));
-			RANK_OK(symcclCommWindowRegister(
-				m->comm, m->buf[i], ROOM, &m->win[i], SYMCCL_WIN_COLL_SYMMETRIC));
-		}
 	}
-	RANK_OK(symcclGroupEnd());
+	return 0;
+}
+
+static symcclResult_t enroll(struct rig *g)
+{
+	symcclResult_t e = symcclGroupStart();
+
+	for (int l = 0; l < g->nlocal; l++)
+		for (int i = 0; i < 2 && e == symcclSuccess; i++)
+			e = symcclCommWindowRegister(g->m[l].comm, g->m[l].buf[i], ROOM,
+				&g->m[l].win[i], SYMCCL_WIN_COLL_SYMMETRIC);
+	return e == symcclSuccess ? symcclGroupEnd() : e;
+}
+
+static int rig_open(struct rig *g, int proc, const struct shape *s)
+{
+	RANK_TRY(rig_join(g, proc, s));
+	RANK_OK(enroll(g));
 	return 0;
 }
 
@@ -100,7 +114,6 @@ static int rig_close(struct rig *g)
 {
 	char text[256];
 
-	RANK_BARRIER();
 	for (int l = 0; l < g->nlocal; l++)
 		RANK_OK(symcclCommDestroy(g->m[l].comm));
 	for (int l = 0; l < g->nlocal; l++) {
@@ -247,6 +260,7 @@ static int calls(int proc, int n, void *arg)
 		RANK_CHECK(strstr(name, "/multimem") != NULL, "%s", name);
 		RANK_TRY(run_one(&g, &o, seed));
 	}
+	RANK_BARRIER();
 	return rig_close(&g);
 }
 
@@ -291,6 +305,7 @@ static int refused(int proc, int n, void *arg)
 		RANK_CHECK(strstr(name, "/multimem") == NULL, "call %zu: %s", i, name);
 		RANK_TRY(run_one(&g, &not_these[i], test_seed()));
 	}
+	RANK_BARRIER();
 	return rig_close(&g);
 }
 
@@ -321,6 +336,7 @@ static int who(int proc, int n, void *arg)
 	RANK_TRY(plan_of(&g, &o, &name));
 	RANK_CHECK((strcmp(name, "allreduce/multimem") == 0) == s->want, "%s", name);
 	RANK_TRY(run_one(&g, &o, test_seed()));
+	RANK_BARRIER();
 	return rig_close(&g);
 }
 
@@ -347,4 +363,62 @@ Test(multicast_cuda, not_where_gpus_cannot)
 Test(multicast_cuda, not_for_one_rank)
 {
 	run(&(struct shape){1, 1, "1", "1", -1, 0}, who);
+}
+
+/* ---- A rank that dies on the way -------------------------------------------------------------
+ * In the worker's thread. */
+
+static CUresult die_creating(CUmemGenericAllocationHandle *mc, const CUmulticastObjectProp *prop)
+{
+	(void)mc, (void)prop;
+	raise(SIGKILL);
+	return CUDA_ERROR_UNKNOWN;
+}
+
+static CUresult die_adding(CUmemGenericAllocationHandle mc, CUdevice dev)
+{
+	(void)mc, (void)dev;
+	raise(SIGKILL);
+	return CUDA_ERROR_UNKNOWN;
+}
+
+static CUresult die_binding(CUmemGenericAllocationHandle mc, size_t mc_offset,
+	CUmemGenericAllocationHandle h, size_t offset, size_t size, unsigned long long flags)
+{
+	(void)mc, (void)mc_offset, (void)h, (void)offset, (void)size, (void)flags;
+	raise(SIGKILL);
+	return CUDA_ERROR_UNKNOWN;
+}
+
+/* The others hear of it, wherever they are, and keep nothing. */
+static int death(int proc, int n, void *arg)
+{
+	static const struct shape shape = {3, 1, "3", "1", -1, 1};
+	int where = *(int *)arg; /* also the victim: rank 0 creates */
+	struct rig g = {0};
+
+	(void)n;
+	RANK_TRY(rig_join(&g, proc, &shape));
+	RANK_BARRIER();
+	if (proc == where)
+		ranks_expect_signal(proc, SIGKILL);
+	if (proc == where && where == 0)
+		cu.MulticastCreate = die_creating;
+	else if (proc == where && where == 1)
+		cu.MulticastAddDevice = die_adding;
+	else if (proc == where)
+		cu.MulticastBindMem = die_binding;
+	RANK_RESULT(enroll(&g), symcclRemoteError);
+	return rig_close(&g);
+}
+
+Test(multicast_cuda, a_rank_dies)
+{
+	char err[1500];
+
+	for (int where = 0; where < 3; where++) {
+		test_seed();
+		cr_assert_eq(ranks_run(3, 60, death, &where, err, sizeof(err)), 0, "place %d: %s",
+			where, err);
+	}
 }
