@@ -43,6 +43,10 @@ struct ctrl_head {
 	unsigned char pad[60];
 	uint32_t bell; /* rung by who sees waiters and has put something into a ring */
 	unsigned char pad2[60];
+	/* {number:32, hash:32} of the last call on rings that all ranks make; peers that wait for
+	 * long look at it. */
+	_Alignas(128) uint64_t ring_call;
+	unsigned char pad3[120];
 	struct slot_call call[CTRL_CTAS_MAX]
 			     [2]; /* by the epoch's parity: no peer is further ahead */
 };

@@ -185,7 +185,8 @@ static symcclResult_t next_packet(const struct engine *g, const struct message *
 	const struct slot **slot, enum ring_kind *kind)
 {
 	*slot = ring_look(g->t, m->x->peer);
-	if (*slot == NULL || ring_fits(*slot, m->tag, kind))
+	if (*slot == NULL || (m->stage == START ? ring_begins(*slot, m->tag, m->x->bytes, kind)
+						: ring_fits(*slot, m->tag, kind)))
 		return symcclSuccess;
 	return ring_differs(g->t, g->c, m->x->peer, *slot, m->x->bytes);
 }
@@ -310,6 +311,7 @@ static symcclResult_t look_around(const struct engine *g)
 		const struct slot *step = ring_peer_ahead(g->t, m->x->peer);
 		int moved;
 
+		TRY(ring_peer_call(g->t, g->c, m->x->peer));
 		if (step == NULL)
 			continue;
 		TRY(turn(g, m, &moved));
@@ -475,7 +477,7 @@ static symcclResult_t send_front(const struct coll_team *t, const struct coll_ca
 			TRY(ring_await_packet(t, c, peer));
 			slot = ring_look(t, peer);
 		}
-		if (!ring_fits(slot, tag, &kind))
+		if (!ring_begins(slot, tag, x[i].bytes, &kind))
 			return ring_differs(t, c, peer, slot, x[i].bytes);
 		if (x[i].bytes > 0)
 			memcpy(x[i].buf.ptr, slot->data, x[i].bytes);
@@ -494,7 +496,8 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 	symcclResult_t e;
 	int first = 0, k;
 
-	TRY(send_front(t, c, ring_call_hash(t, c, hash), x, n, &first));
+	hash = ring_begin(t, c, hash);
+	TRY(send_front(t, c, hash, x, n, &first));
 	if (first == n)
 		return copy_own(t, x, n);
 	if (n > FEW) {
@@ -504,7 +507,7 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 		g.m = many;
 		g.active = (int *)(many + n);
 	}
-	k = chain(&g, x + first, n - first, ring_call_hash(t, c, hash));
+	k = chain(&g, x + first, n - first, hash);
 	e = add_own(&g, x, n, k);
 	if (e == symcclSuccess)
 		e = run(&g);

@@ -60,7 +60,7 @@ HOST_KERNEL(reduce_ring)
 {
 	size_t all = c->count * coll_type_size(c->type), most = t->layout.ring_bytes;
 	int inl = all <= CTRL_SLOT_INLINE && !c->has_factor;
-	uint32_t tag = ring_tag(ring_call_hash(t, c, hash), all);
+	uint32_t tag = ring_tag(ring_begin(t, c, hash), all);
 
 	(void)cta;
 	(void)nctas;

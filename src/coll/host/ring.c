@@ -12,12 +12,41 @@ void ring_bell(const struct coll_team *t, int peer)
 	waiting_wake(bell);
 }
 
-uint32_t ring_call_hash(const struct coll_team *t, const struct coll_call *c, uint32_t hash)
+static void own_text(const struct coll_call *c, char *out, size_t n)
 {
-	uint64_t epoch = ctrl_head(t, t->rank)->epoch[0];
+	struct slot own = {0};
+
+	ring_describe(&own, c, 0);
+	slot_call_text(&own.call, out, n);
+}
+
+uint32_t ring_begin(const struct coll_team *t, const struct coll_call *c, uint32_t hash)
+{
+	struct ctrl_head *head = ctrl_head(t, t->rank);
+	uint32_t number;
 
 	/* Sends and receives are nobody else's business. */
-	return c->func == symcclFuncSendRecv ? hash : ring_tag(hash, epoch);
+	if (c->func == symcclFuncSendRecv)
+		return hash;
+	number = (uint32_t)(head->ring_call >> 32) + 1;
+	hash = ring_tag(ring_tag(hash, head->epoch[0]), number);
+	store_release64(&head->ring_call, (uint64_t)number << 32 | hash);
+	return hash;
+}
+
+symcclResult_t ring_peer_call(const struct coll_team *t, const struct coll_call *c, int peer)
+{
+	uint64_t own = ctrl_head(t, t->rank)->ring_call;
+	uint64_t theirs = load_acquire64(&ctrl_head(t, peer)->ring_call);
+	char mine[128];
+
+	if (c->func == symcclFuncSendRecv || own >> 32 != theirs >> 32 || own == theirs)
+		return symcclSuccess;
+	own_text(c, mine, sizeof(mine));
+	return fail(symcclInvalidUsage,
+		"rank %d waits in %s for rank %d, which makes another call there: all ranks must "
+		"make the same calls in the same order, with the same root",
+		t->rank, mine, peer);
 }
 
 size_t ring_place_in_space(const struct coll_team *t, const struct coll_buf *b, size_t n)
@@ -42,14 +71,6 @@ struct place ring_place(const struct coll_team *t, int peer, const struct coll_b
 	if (!t->readable)
 		there.kind = PLACE_NONE;
 	return there;
-}
-
-static void own_text(const struct coll_call *c, char *out, size_t n)
-{
-	struct slot own = {0};
-
-	ring_describe(&own, c, 0);
-	slot_call_text(&own.call, out, n);
 }
 
 symcclResult_t ring_differs(const struct coll_team *t, const struct coll_call *c, int peer,
@@ -135,6 +156,7 @@ symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, 
 
 			if (step != NULL && !ready(t, peer, arg))
 				return ring_passed_by(t, c, peer, step);
+			TRY(ring_peer_call(t, c, peer));
 		}
 		e = waiting_rest(t, &w, bell, seen);
 	}

@@ -51,7 +51,8 @@ struct ring_pair {
 	uint64_t taken, told;  /* packets done with; what the peer was told of them */
 	uint64_t waited[SYMCCL_SIGNALS];
 	uint32_t tag, same; /* of the last packet sent; how many in a row had that */
-	unsigned char pad[24];
+	uint64_t bytes;     /* of its message */
+	unsigned char pad[16];
 };
 _Static_assert(sizeof(struct ring_pair) == 128, "fits its region");
 
@@ -146,8 +147,9 @@ static inline void ring_post(const struct coll_team *t, int peer, const struct c
 
 	/* The peer's prefetcher takes the second line away, too: leave it where all slots say it.
 	 */
-	if (p->tag != tag) {
+	if (p->tag != tag || p->bytes != n) {
 		p->tag = tag;
+		p->bytes = n;
 		p->same = 0;
 	}
 	if (p->same < t->layout.ring_slots) {
@@ -190,6 +192,11 @@ static inline int ring_fits(const struct slot *slot, uint32_t tag, enum ring_kin
 	*kind = (enum ring_kind)(got & 3);
 	return (got & ~3u) == tag;
 }
+/* The same of a message's first packet. Tags are short: two sizes may share one. */
+static inline int ring_begins(const struct slot *slot, uint32_t tag, size_t n, enum ring_kind *kind)
+{
+	return ring_fits(slot, tag, kind) && slot->call.offset[0] == n;
+}
 static inline void ring_tell(const struct coll_team *t, int peer)
 {
 	struct ring_pair *p = ring_pair(t, peer);
@@ -209,9 +216,11 @@ static inline void ring_take(const struct coll_team *t, int peer)
 
 /* ---- ring.c: the rare halves ---------------------------------------------------------------- */
 
-/* What goes into the tags of a call's packets: its plan's hash and, where all ranks make the call,
- * its place among those that are steps. */
-uint32_t ring_call_hash(const struct coll_team *t, const struct coll_call *c, uint32_t hash);
+/* Begin a call; once. Returns what goes into the tags of its packets: its plan's hash and, where
+ * all ranks make the call, its place among those that are steps and those that are not. */
+uint32_t ring_begin(const struct coll_team *t, const struct coll_call *c, uint32_t hash);
+/* A peer that is awaited in such a call and makes another: fails with a sentence. */
+symcclResult_t ring_peer_call(const struct coll_team *t, const struct coll_call *c, int peer);
 /* The packet is of another call or size: fails with a sentence. n: bytes of the message awaited. */
 symcclResult_t ring_differs(const struct coll_team *t, const struct coll_call *c, int peer,
 	const struct slot *slot, size_t n);
