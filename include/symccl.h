@@ -285,7 +285,8 @@ SYMCCL_API symcclResult_t symcclCommMemStats(
 /* Calls between Start and the matching End are queued and run by the outermost End, which returns
  * the first failure; when a call was refused on the way, that one, and runs nothing. They may
  * concern several communicators, also several ranks of one. Groups nest and belong to the calling
- * thread. Registrations of one group are one set: all succeed or all are undone. */
+ * thread. Registrations of one group are one set: all succeed or all are undone. A communicator's
+ * sends and receives run side by side, after the group's collectives on it. */
 SYMCCL_API symcclResult_t symcclGroupStart(void);
 SYMCCL_API symcclResult_t symcclGroupEnd(void);
 

@@ -19,20 +19,31 @@
 
 /* ---- Checks ------------------------------------------------------------------------------- */
 
-symcclResult_t comm_check_handle(symcclComm_t comm)
+static symcclResult_t bad_handle(symcclComm_t comm)
 {
 	if (comm == NULL)
 		return fail(symcclInvalidArgument, "comm is NULL");
 	if (comm->magic != COMM_MAGIC)
 		return fail(symcclInvalidArgument,
 			"comm %p is no communicator, or one that was destroyed", (void *)comm);
-	if (comm->fork_gen != fork_generation())
-		return fail(symcclInvalidUsage,
-			"rank %d's communicator was made before fork(): the child process must "
-			"make its "
-			"own",
-			comm->rank);
-	return symcclSuccess;
+	return fail(symcclInvalidUsage,
+		"rank %d's communicator was made before fork(): the child process must make its "
+		"own",
+		comm->rank);
+}
+
+symcclResult_t comm_check_handle(symcclComm_t comm)
+{
+	symcclResult_t e;
+
+	if (__builtin_expect(comm != NULL && comm->magic == COMM_MAGIC &&
+				     comm->fork_gen == fork_generation(),
+		    1))
+		return symcclSuccess;
+	e = bad_handle(comm);
+	if (group_open())
+		group_note(e);
+	return e;
 }
 
 symcclResult_t comm_gate(symcclComm_t comm)

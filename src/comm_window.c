@@ -32,7 +32,8 @@ struct reg_set *comm_set_new(int nreq)
 symcclResult_t comm_set_post(symcclComm_t comm, struct reg_set *set)
 {
 	struct hub *h = comm->hub;
-	double limit = params_get()->setup_timeout;
+	/* An empty one is the first call's wait for the others, who may have work before it. */
+	double limit = set->nreq > 0 ? params_get()->setup_timeout : params_get()->op_timeout;
 	symcclResult_t e = symcclSuccess;
 	struct failure why;
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include "async.h"
 #include "exec.h"
+#include "host_stream.h"
 #include "hub.h"
 #include "life.h"
 #include "util.h"
@@ -332,7 +333,16 @@ static symcclResult_t run_messages(struct member *m, int n)
 		}
 		c.xfer[c.nxfers++] = t->call.xfer[0];
 	}
-	e = comm_run(m->comm, &c, stream);
+	/* On GPUs the launch sees to the messages' other streams. */
+	if (m->comm->hub->gpu != NULL || (stream = host_stream_of(c.xfer, c.nxfers)) == NULL) {
+		e = comm_run(m->comm, &c, stream);
+	} else {
+		e = comm_error(m->comm, host_stream_gather(c.xfer, c.nxfers, stream));
+		if (e == symcclSuccess)
+			e = comm_run(m->comm, &c, stream);
+		if (e == symcclSuccess)
+			e = comm_error(m->comm, host_stream_spread(c.xfer, c.nxfers, stream));
+	}
 	comm_call_free(&c);
 	return e;
 }

@@ -485,3 +485,56 @@ symcclResult_t symcclHostEventDestroy(symcclHostEvent_t event)
 	pthread_mutex_unlock(&lock);
 	return e;
 }
+
+/* ---- Messages on several streams --------------------------------------------------------------
+ */
+
+symcclStream_t host_stream_of(const struct coll_xfer *x, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (x[i].stream != NULL)
+			return x[i].stream;
+	return NULL;
+}
+
+/* What `to` gets next waits for what is in `from` now. */
+static symcclResult_t chain(symcclStream_t to, symcclStream_t from)
+{
+	symcclHostEvent_t event;
+	symcclResult_t e;
+
+	TRY(symcclHostEventCreate(&event));
+	e = symcclHostEventRecord(event, from);
+	if (e == symcclSuccess)
+		e = symcclHostStreamWaitEvent(to, event);
+	symcclHostEventDestroy(event);
+	return e;
+}
+
+static int seen_before(const struct coll_xfer *x, int i)
+{
+	for (int k = 0; k < i; k++)
+		if (x[k].stream == x[i].stream)
+			return 1;
+	return 0;
+}
+
+symcclResult_t host_stream_gather(const struct coll_xfer *x, int n, symcclStream_t to)
+{
+	for (int i = 0; i < n; i++)
+		if (x[i].stream != NULL && x[i].stream != to && !seen_before(x, i))
+			TRY(chain(to, x[i].stream));
+	return symcclSuccess;
+}
+
+symcclResult_t host_stream_spread(const struct coll_xfer *x, int n, symcclStream_t from)
+{
+	int plain = 0;
+
+	for (int i = 0; i < n; i++) {
+		plain |= x[i].stream == NULL;
+		if (x[i].stream != NULL && x[i].stream != from && !seen_before(x, i))
+			TRY(chain(x[i].stream, from));
+	}
+	return plain ? symcclHostStreamSynchronize(from) : symcclSuccess;
+}

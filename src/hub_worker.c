@@ -140,10 +140,11 @@ static void timeout_text(struct hub *h, struct failure *why)
 	why->code = symcclTimeout;
 	why->rank = -1;
 	snprintf(why->text, sizeof(why->text),
-		"rank%s %s did not come to window registration %u within %g s "
-		"(SYMCCL_SETUP_TIMEOUT): "
+		"rank%s %s did not come to window registration %u (or to the first call) in time "
+		"(SYMCCL_SETUP_TIMEOUT is %g s, SYMCCL_OP_TIMEOUT %g s): "
 		"registering is collective, every rank must call it in the same order",
-		n > 1 ? "s" : "", late, most, params_get()->setup_timeout);
+		n > 1 ? "s" : "", late, most, params_get()->setup_timeout,
+		params_get()->op_timeout);
 }
 
 /* How many sets every local rank has queued, whether any has one, and the earliest deadline. Lock

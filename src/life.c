@@ -157,7 +157,9 @@ static symcclResult_t meet_broken(struct life *l, int rank)
 	if (__atomic_load_n(&c->aborting, __ATOMIC_ACQUIRE))
 		return fail(symcclRemoteError, "rank %d called symcclCommAbort during %s", c->rank,
 			life_name(l->kind));
-	if (l->healthy)
+	/* A revoke is what splits and shrinks are made after: ranks may meet before they know. */
+	if (l->healthy && !((l->kind == LIFE_SPLIT || l->kind == LIFE_SHRINK) &&
+				  __atomic_load_n(&c->hub->board->revoked, __ATOMIC_ACQUIRE)))
 		TRY(hub_status(c->hub));
 	if (now_ns() >= l->deadline)
 		return fail(symcclTimeout,
