@@ -1,4 +1,5 @@
 /* NCCL's communicators over symccl's. */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,8 +126,41 @@ static ncclResult_t config_read(const ncclConfig_t *in, symcclConfig_t *out)
 	return ncclSuccess;
 }
 
+/* Handles that were ended while symccl still was to write their `c`, in a group or a non-blocking
+ * call: kept until it has. */
+static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ncclComm *orphans;
+
+static void orphan_add(struct ncclComm *w)
+{
+	pthread_mutex_lock(&orphans_lock);
+	w->next = orphans;
+	orphans = w;
+	pthread_mutex_unlock(&orphans_lock);
+}
+
+static void orphans_end(void)
+{
+	struct ncclComm **p = &orphans, *w;
+
+	pthread_mutex_lock(&orphans_lock);
+	while ((w = *p) != NULL) {
+		symcclComm_t c = __atomic_load_n(&w->c, __ATOMIC_ACQUIRE);
+
+		if (c == NULL) {
+			p = &w->next;
+			continue;
+		}
+		*p = w->next;
+		symcclCommAbort(c);
+		free(w);
+	}
+	pthread_mutex_unlock(&orphans_lock);
+}
+
 static ncclResult_t comm_new(ncclComm_t *out, struct ncclComm **w)
 {
+	orphans_end();
 	if (out == NULL)
 		return shim_fail(
 			ncclInvalidArgument, "the pointer to the new communicator is NULL");
@@ -289,7 +323,13 @@ static ncclResult_t comm_end(ncclComm_t comm, symcclResult_t (*end)(symcclComm_t
 		return shim_fail(ncclInvalidArgument,
 			"comm %p is no communicator of this library, or one that was destroyed",
 			(void *)comm);
-	e = end(comm->c); /* NULL is accepted: its creation failed */
+	orphans_end();
+	if (comm->c == NULL) {
+		comm->magic = 0;
+		orphan_add(comm);
+		return shim_result(symcclSuccess);
+	}
+	e = end(comm->c);
 	if (e != symcclSuccess && e != symcclInProgress)
 		return shim_result(e);
 	shim_windows_free(comm);

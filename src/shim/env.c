@@ -116,8 +116,9 @@ __attribute__((constructor)) static void env_read(void)
 		value_of(table[i].nccl, v, value, sizeof(value));
 		setenv(table[i].symccl, value, 0);
 	}
-	/* A collective of NCCL waits as long as it takes. */
+	/* A collective of NCCL waits as long as it takes, and so does what makes communicators. */
 	setenv("SYMCCL_OP_TIMEOUT", "0", 0);
+	setenv("SYMCCL_SETUP_TIMEOUT", "0", 0);
 	v = getenv("SYMCCL_DEBUG");
 	chatty = v != NULL && (strcasecmp(v, "info") == 0 || strcasecmp(v, "trace") == 0);
 	v = getenv("SYMCCL_NCCL_VERSION");

@@ -25,6 +25,7 @@ struct ncclComm {
 	symcclComm_t c;
 	symcclComm_t parent;         /* of a split or shrink; asked while c is not there */
 	struct shim_window *windows; /* not yet deregistered */
+	struct ncclComm *next;       /* ended before symccl has filled it in */
 };
 
 /* NCCL's own is memory of the GPU that kernels read; this one is the host's. */
