@@ -96,7 +96,7 @@ static int matrix(int rank, int n, void *arg)
 		int count = 0,
 		    needed = !(algos[a].needs & ~(COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW));
 
-		if (algos[a].func != symcclFuncAllGather)
+		if (algos[a].func != symcclFuncAllGather || algos[a].gpu != 0)
 			continue;
 		for (int i = 0; (bytes = pick_size(j, i)) != SIZE_MAX && !e; i++)
 			e = vary(j, &t, &plain, algos[a].name, bytes,
