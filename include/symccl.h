@@ -154,8 +154,9 @@ SYMCCL_API const char *symcclGetLastError(symcclComm_t comm);
 
 /* Make an id and start its rendezvous in this process, on the address and port that the log
  * (SYMCCL_DEBUG=info) shows; SYMCCL_SOCKET_IFNAME chooses the interface. One rank calls this and
- * hands the id to the others. An id makes one communicator. Local, any thread, does not block.
- * Return: symcclSystemError when no interface or no port can be had. */
+ * hands the id to the others. An id makes one communicator; until it does, it holds a thread and
+ * four descriptors of this process. Local, any thread, does not block. Return: symcclSystemError
+ * when no interface or no port can be had. */
 SYMCCL_API symcclResult_t symcclGetUniqueId(symcclUniqueId *id);
 
 /* Where this process stands in the job that started it. */

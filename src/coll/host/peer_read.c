@@ -8,6 +8,32 @@
 
 #define PIECE ((size_t)4 << 20) /* between two looks at the abort word */
 
+/* errno says why bytes could not be moved between this rank's buffer and the peer's. */
+static symcclResult_t refused(const struct coll_team *t, int peer, int write)
+{
+	const char *what = write ? "write" : "read";
+
+	switch (errno) {
+	case ESRCH:
+		return fail(symcclRemoteError, "rank %d (pid %d) died in the middle of a call",
+			peer, (int)t->pid[peer]);
+	case EFAULT:
+		return fail(symcclRemoteError,
+			"rank %d cannot %s rank %d's buffer: one of the two is not memory that may "
+			"be read or written",
+			t->rank, what, peer);
+	case EPERM:
+		return fail(symcclRemoteError,
+			"rank %d may not %s rank %d's memory any more (pid %d; was allowed when "
+			"the "
+			"communicator was made: a change of user?)",
+			t->rank, what, peer, (int)t->pid[peer]);
+	default:
+		return fail(symcclRemoteError, "rank %d cannot %s rank %d's buffer: %m", t->rank,
+			what, peer);
+	}
+}
+
 /* Between own memory and a process's. */
 static symcclResult_t move(
 	const struct coll_team *t, int peer, char *own, char *other, size_t n, int write)
@@ -23,8 +49,7 @@ static symcclResult_t move(
 		if (got > 0)
 			at += (size_t)got;
 		else if (errno != EINTR)
-			return fail(symcclRemoteError, "rank %d cannot %s rank %d's buffer: %m",
-				t->rank, write ? "write" : "read", peer);
+			return refused(t, peer, write);
 	}
 	return symcclSuccess;
 }
