@@ -5,43 +5,44 @@
 #include <unistd.h>
 #include "mem/mem.h"
 
-static int multicast_able(int device)
+static inline int multicast_able(int device)
 {
 	(void)device;
 	return 0;
 }
 
-static symcclResult_t not_supported(void)
+static inline symcclResult_t not_supported(void)
 {
 	return fail(symcclInvalidUsage, "multicast is not supported in host memory");
 }
 
-static symcclResult_t multicast_create(size_t size, int ndevices, struct mem_handle **mc)
+static inline symcclResult_t multicast_create(size_t size, int ndevices, struct mem_handle **mc)
 {
 	(void)size, (void)ndevices, (void)mc;
 	return not_supported();
 }
 
-static symcclResult_t multicast_import(int fd, size_t size, struct mem_handle **mc)
+static inline symcclResult_t multicast_import(int fd, size_t size, struct mem_handle **mc)
 {
 	(void)size, (void)mc;
 	close(fd);
 	return not_supported();
 }
 
-static symcclResult_t multicast_add(struct mem_handle *mc, int device)
+static inline symcclResult_t multicast_add(struct mem_handle *mc, int device)
 {
 	(void)mc, (void)device;
 	return not_supported();
 }
 
-static symcclResult_t multicast_bind(struct mem_handle *mc, size_t offset, struct mem_handle *h)
+static inline symcclResult_t multicast_bind(
+	struct mem_handle *mc, size_t offset, struct mem_handle *h)
 {
 	(void)mc, (void)offset, (void)h;
 	return not_supported();
 }
 
-static symcclResult_t multicast_unbind(
+static inline symcclResult_t multicast_unbind(
 	struct mem_handle *mc, size_t offset, const struct mem_handle *h)
 {
 	(void)mc, (void)offset, (void)h;
