@@ -203,7 +203,7 @@ static symcclResult_t share_board(struct hub *h, uint64_t deadline)
 	int leader = h->boot->proc == h->boot->node_proc0;
 	int fd = -1, *fds = NULL, *counts = NULL;
 	struct failure bad = {.code = symcclSuccess};
-	symcclResult_t e = symcclSuccess;
+	symcclResult_t e = symcclSuccess, sent;
 
 	h->board_size =
 		align_up(sizeof(struct board) + (size_t)h->nranks * sizeof(struct board_rank),
@@ -213,9 +213,10 @@ static symcclResult_t share_board(struct hub *h, uint64_t deadline)
 		if (e == symcclSuccess)
 			e = mem_host.export_fd(h->board_mem, &fd);
 	}
-	TRY(boot_allgather_fds(h->boot, &fd, leader, &fds, &counts, deadline));
+	sent = boot_allgather_fds(h->boot, &fd, leader, &fds, &counts, deadline);
 	if (fd >= 0)
 		close(fd);
+	TRY(sent);
 	if (e == symcclSuccess) {
 		void *p = fds[0] < 0 ? MAP_FAILED
 				     : mmap(NULL, h->board_size, PROT_READ | PROT_WRITE,
