@@ -4,6 +4,7 @@
  * getenv(). The others are named once at NCCL_DEBUG=INFO.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -140,10 +141,15 @@ static symcclDeviceType_t device = symcclDeviceAuto;
 static void device_find(void)
 {
 	const char *v = getenv("SYMCCL_DEVICE");
-	void *p;
+	void *p, *driver;
 
 	if (v != NULL && v[0] != '\0' && strcasecmp(v, "auto") != 0)
 		return;
+	/* Without a driver there is nothing to ask, nor to warn of. */
+	driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+	if (driver == NULL)
+		return;
+	dlclose(driver);
 	if (symcclMemAllocOn(&p, 1, symcclDeviceCuda) != symcclSuccess)
 		return;
 	symcclMemFree(p);

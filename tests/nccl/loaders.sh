@@ -35,6 +35,7 @@ expect "another's absolute path, audited" "$good" env LD_AUDIT="$audit" "$loader
 expect "symccl-run, linked" "$good" "$run" "$linked"
 expect "symccl-run, bare name" "$good" "$run" "$loader" -l libnccl.so.2
 expect "symccl-run, absolute path" "$good" "$run" "$loader" -l "$theirs"
+expect "no word of where memory is" "$good" env -u SYMCCL_DEVICE "$loader" -l "$ours"
 expect "another version" "23007 works" env SYMCCL_NCCL_VERSION=2.30.7 "$loader" -l "$ours"
 
 # What is set for NCCL counts, what has no effect is named, at NCCL_DEBUG=INFO.
