@@ -376,6 +376,9 @@ static void root_free(struct root *r)
 	free(r);
 }
 
+/* The longest sleep: a descriptor that the program closed under this one wakes nobody. */
+#define LOOK_MS 1000
+
 static void *root_main(void *arg)
 {
 	struct root *r = arg;
@@ -385,16 +388,16 @@ static void *root_main(void *arg)
 	pthread_mutex_lock(&roots_lock);
 	while (!root_over(r, now_ns())) {
 		uint64_t until = root_tick(r), now = now_ns();
-		int ms = -1;
+		int ms = until <= now ? 0 : (int)MIN((until - now) / 1000000 + 1, LOOK_MS), n;
 
-		if (until != UINT64_MAX)
-			ms = until <= now ? 0 : (int)MIN((until - now) / 1000000 + 1, 3600000);
 		pthread_mutex_unlock(&roots_lock);
 		/* One event at a time: handling one may free what another one points to. */
-		ms = epoll_wait(r->epoll, &ev, 1, ms);
+		n = epoll_wait(r->epoll, &ev, 1, ms);
 		pthread_mutex_lock(&roots_lock);
-		if (ms > 0)
+		if (n > 0)
 			root_event(r, ev.data.ptr);
+		else if (n < 0 && errno != EINTR)
+			r->stopping = true; /* the program has closed it */
 	}
 	for (at = &roots; *at != r; at = &(*at)->next)
 		;

@@ -236,24 +236,28 @@ static void edge_poll(struct pollset *ps, struct edge *e, uint64_t *until)
 		e->pid_slot = pollset_add(ps, e->pidfd, POLLIN);
 }
 
+/* The longest sleep: a descriptor that the program closed under this one wakes nobody. */
+#define LOOK_NS 1000000000ull
+
 static symcclResult_t tree_sleep(struct tree *t, uint64_t until)
 {
-	struct timespec ts, *wait = NULL;
-	uint64_t now = now_ns();
+	uint64_t now = now_ns(), ns = until > now ? MIN(until - now, LOOK_NS) : 0;
+	struct timespec wait = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+	int ready = ppoll(t->ps.p, (nfds_t)t->ps.n, &wait, NULL);
 
-	if (until != UINT64_MAX) {
-		uint64_t ns = until > now ? until - now : 0;
-
-		ts = (struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-		wait = &ts;
-	}
-	if (ppoll(t->ps.p, (nfds_t)t->ps.n, wait, NULL) >= 0)
-		return symcclSuccess;
+	if (ready < 0 && errno != EINTR)
+		return tree_die_here(
+			t, fail(symcclSystemError, "cannot wait for the other processes: %m"));
 	for (int i = 0; i < t->ps.n; i++)
-		t->ps.p[i].revents = 0;
-	if (errno == EINTR)
-		return symcclSuccess;
-	return tree_die_here(t, fail(symcclSystemError, "cannot wait for the other processes: %m"));
+		if (ready < 0)
+			t->ps.p[i].revents = 0;
+		else if (t->ps.p[i].revents & POLLNVAL)
+			return tree_die_here(t,
+				fail(symcclInvalidUsage,
+					"rank %d: the program has closed descriptor %d, which is a "
+					"communicator's: close only what you opened",
+					t->my_rank, t->ps.p[i].fd));
+	return symcclSuccess;
 }
 
 static symcclResult_t root_step(struct tree *t)

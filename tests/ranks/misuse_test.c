@@ -2,6 +2,7 @@
  * aborts from other threads, signals. */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -402,4 +403,85 @@ static int signals_stay(int rank, int n, void *arg)
 Test(misuse, signals_are_not_ours)
 {
 	run(2, 2, signals_stay, NULL);
+}
+
+/* ---- Descriptors -------------------------------------------------------------------------------
+ */
+
+#define FDS_MAX 4096
+
+static void note_open(unsigned char *open)
+{
+	for (int fd = 0; fd < FDS_MAX; fd++)
+		open[fd] = fcntl(fd, F_GETFD) >= 0;
+}
+
+/* A daemon that closes "all" descriptors: the others hear of it, and nobody waits for ever. */
+static int closed_under_us(int rank, int n, void *arg)
+{
+	unsigned char before[FDS_MAX], after[FDS_MAX];
+	symcclResult_t e;
+	symcclComm_t c;
+	uint64_t t;
+
+	(void)arg;
+	note_open(before);
+	RANK_TRY(join(rank, n, &c));
+	RANK_OK(symcclBarrier(c, NULL));
+	RANK_BARRIER();
+	if (rank == 1) {
+		note_open(after);
+		for (int fd = 0; fd < FDS_MAX; fd++)
+			if (after[fd] && !before[fd])
+				close(fd);
+		do {
+			usleep(1000);
+			e = symcclInProgress;
+			RANK_OK(symcclCommGetAsyncError(c, &e));
+		} while (e == symcclSuccess);
+		/* Whoever notices first says it to all: the others see the connections end. */
+		RANK_CHECK(strstr(symcclGetLastError(c), "rank 1"), "%s", symcclGetLastError(c));
+	} else {
+		e = symcclBarrier(c, NULL);
+		RANK_CHECK(e == symcclRemoteError || e == symcclInvalidUsage, "%d: %s", e,
+			symcclGetLastError(c));
+		RANK_CHECK(strstr(symcclGetLastError(c), "rank 1"), "%s", symcclGetLastError(c));
+	}
+	t = now_ns();
+	RANK_OK(symcclCommDestroy(c));
+	RANK_CHECK(now_ns() - t < 5000000000u, "took %g s", (double)(now_ns() - t) / 1e9);
+	RANK_BARRIER();
+	return 0;
+}
+
+Test(misuse, descriptors_closed_by_the_program)
+{
+	run(3, 3, closed_under_us, NULL);
+}
+
+/* The same while it waits in CommDestroy: one that sleeps on them when they go. */
+static int closed_and_gone(int rank, int n, void *arg)
+{
+	unsigned char before[FDS_MAX], after[FDS_MAX];
+	symcclComm_t c;
+	uint64_t t;
+
+	(void)arg;
+	note_open(before);
+	RANK_TRY(join(rank, n, &c));
+	RANK_OK(symcclBarrier(c, NULL));
+	usleep(100000); /* the worker rests */
+	note_open(after);
+	for (int fd = 0; fd < FDS_MAX; fd++)
+		if (after[fd] && !before[fd])
+			close(fd);
+	t = now_ns();
+	RANK_OK(symcclCommDestroy(c));
+	RANK_CHECK(now_ns() - t < 5000000000u, "took %g s", (double)(now_ns() - t) / 1e9);
+	return 0;
+}
+
+Test(misuse, descriptors_closed_before_destroy)
+{
+	run(2, 2, closed_and_gone, NULL);
 }
