@@ -7,21 +7,16 @@
 
 /* ---- The same call on all ranks ------------------------------------------------------------ */
 
-static struct coll_call call_of(symcclFunc_t func, const void *sendbuff, void *recvbuff,
-	size_t count, symcclDataType_t datatype, int root)
+static symcclResult_t anew(symcclFunc_t func, const void *sendbuff, void *recvbuff, size_t count,
+	symcclDataType_t datatype, symcclRedOp_t op, int root, symcclComm_t comm,
+	symcclStream_t stream)
 {
-	return (struct coll_call){.func = func,
+	struct coll_call c = {.func = func,
 		.send.ptr = (void *)sendbuff,
 		.recv.ptr = recvbuff,
 		.count = count,
 		.type = datatype,
 		.root = root};
-}
-
-static symcclResult_t anew(symcclFunc_t func, const void *sendbuff, void *recvbuff, size_t count,
-	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
-{
-	struct coll_call c = call_of(func, sendbuff, recvbuff, count, datatype, 0);
 
 	TRY(comm_check_handle(comm));
 	if (coll_reduces(func))
@@ -30,79 +25,74 @@ static symcclResult_t anew(symcclFunc_t func, const void *sendbuff, void *recvbu
 }
 
 /* Most calls on the host are like one before, and small ones take no longer than all the checks
- * would: these run what is remembered. */
-__attribute__((always_inline)) static inline symcclResult_t without_root(symcclFunc_t func,
+ * would: these run what is remembered. Where the root's buffer alone counts, that of another rank
+ * is left out. */
+__attribute__((always_inline)) static inline symcclResult_t collective(symcclFunc_t func,
 	const void *sendbuff, void *recvbuff, size_t count, symcclDataType_t datatype,
-	symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
+	symcclRedOp_t op, int root, symcclComm_t comm, symcclStream_t stream)
 {
-	if (comm != NULL && comm->magic == COMM_MAGIC && comm->fork_gen == fork_generation() &&
-		stream == NULL && !group_open() && comm_is_quick(comm) &&
-		mem_frees() == comm->freed_seen) {
-		const struct plan_memo *m = comm_memo(comm, recvbuff, count);
+	if (!comm_is_mine(comm))
+		return anew(func, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+	if ((func == symcclFuncBroadcast || func == symcclFuncScatter) && root != comm->rank)
+		sendbuff = NULL;
+	if ((func == symcclFuncReduce || func == symcclFuncGather) && root != comm->rank)
+		recvbuff = NULL;
+	if (comm_is_quick(comm, stream)) {
+		const struct plan_memo *m = comm_memo(comm, sendbuff, recvbuff, count);
 
-		if (comm_remembers(comm, m, func, sendbuff, recvbuff, count, datatype, op, 0))
+		if (comm_remembers(comm, m, func, sendbuff, recvbuff, count, datatype, op, root))
 			return comm_run_again(comm, m);
 	}
-	return anew(func, sendbuff, recvbuff, count, datatype, op, comm, stream);
+	return anew(func, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
 
 symcclResult_t symcclBarrier(symcclComm_t comm, symcclStream_t stream)
 {
-	return without_root(
-		symcclFuncBarrier, NULL, NULL, 0, (symcclDataType_t)0, symcclSum, comm, stream);
+	return collective(
+		symcclFuncBarrier, NULL, NULL, 0, (symcclDataType_t)0, symcclSum, 0, comm, stream);
 }
 
 symcclResult_t symcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
 	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream)
 {
-	return without_root(symcclFuncAllGather, sendbuff, recvbuff, sendcount, datatype, symcclSum,
-		comm, stream);
+	return collective(symcclFuncAllGather, sendbuff, recvbuff, sendcount, datatype, symcclSum,
+		0, comm, stream);
 }
 
 symcclResult_t symcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, symcclComm_t comm, symcclStream_t stream)
 {
-	return without_root(
-		symcclFuncAlltoAll, sendbuff, recvbuff, count, datatype, symcclSum, comm, stream);
+	return collective(symcclFuncAlltoAll, sendbuff, recvbuff, count, datatype, symcclSum, 0,
+		comm, stream);
 }
 
 symcclResult_t symcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
 {
-	return without_root(
-		symcclFuncAllReduce, sendbuff, recvbuff, count, datatype, op, comm, stream);
+	return collective(
+		symcclFuncAllReduce, sendbuff, recvbuff, count, datatype, op, 0, comm, stream);
 }
 
 symcclResult_t symcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
 	symcclDataType_t datatype, symcclRedOp_t op, symcclComm_t comm, symcclStream_t stream)
 {
-	return without_root(
-		symcclFuncReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
+	return collective(symcclFuncReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, 0,
+		comm, stream);
 }
 
 symcclResult_t symcclReduce(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, symcclRedOp_t op, int root, symcclComm_t comm,
 	symcclStream_t stream)
 {
-	struct coll_call c = call_of(symcclFuncReduce, sendbuff, recvbuff, count, datatype, root);
-
-	TRY(comm_check_handle(comm));
-	TRY(comm_error(comm, redop_resolve(comm, op, &c)));
-	if (root != comm->rank)
-		c.recv.ptr = NULL;
-	return comm_call(comm, &c, stream);
+	return collective(
+		symcclFuncReduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
 
 symcclResult_t symcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, int root, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c =
-		call_of(symcclFuncBroadcast, sendbuff, recvbuff, count, datatype, root);
-
-	TRY(comm_check_handle(comm));
-	if (root != comm->rank)
-		c.send.ptr = NULL;
-	return comm_call(comm, &c, stream);
+	return collective(symcclFuncBroadcast, sendbuff, recvbuff, count, datatype, symcclSum, root,
+		comm, stream);
 }
 
 symcclResult_t symcclBcast(void *buff, size_t count, symcclDataType_t datatype, int root,
@@ -114,23 +104,15 @@ symcclResult_t symcclBcast(void *buff, size_t count, symcclDataType_t datatype, 
 symcclResult_t symcclGather(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, int root, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c = call_of(symcclFuncGather, sendbuff, recvbuff, count, datatype, root);
-
-	TRY(comm_check_handle(comm));
-	if (root != comm->rank)
-		c.recv.ptr = NULL;
-	return comm_call(comm, &c, stream);
+	return collective(symcclFuncGather, sendbuff, recvbuff, count, datatype, symcclSum, root,
+		comm, stream);
 }
 
 symcclResult_t symcclScatter(const void *sendbuff, void *recvbuff, size_t count,
 	symcclDataType_t datatype, int root, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c = call_of(symcclFuncScatter, sendbuff, recvbuff, count, datatype, root);
-
-	TRY(comm_check_handle(comm));
-	if (root != comm->rank)
-		c.send.ptr = NULL;
-	return comm_call(comm, &c, stream);
+	return collective(symcclFuncScatter, sendbuff, recvbuff, count, datatype, symcclSum, root,
+		comm, stream);
 }
 
 /* ---- Calls that name their peers ----------------------------------------------------------- */

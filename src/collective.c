@@ -133,7 +133,7 @@ static const char *plan_name(const struct coll_plan *p)
 static symcclResult_t plan_call(
 	symcclComm_t comm, const struct coll_call *c, struct plan_memo **out)
 {
-	struct plan_memo *m = comm_memo(comm, c->recv.ptr, c->count);
+	struct plan_memo *m = comm_memo(comm, c->send.ptr, c->recv.ptr, c->count);
 	size_t send, recv;
 
 	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))

@@ -36,9 +36,7 @@ symcclResult_t comm_check_handle(symcclComm_t comm)
 {
 	symcclResult_t e;
 
-	if (__builtin_expect(comm != NULL && comm->magic == COMM_MAGIC &&
-				     comm->fork_gen == fork_generation(),
-		    1))
+	if (comm_is_mine(comm))
 		return symcclSuccess;
 	e = bad_handle(comm);
 	if (group_open())

@@ -169,9 +169,10 @@ symcclResult_t comm_join_finish(
 symcclResult_t comm_config_read(const symcclConfig_t *in, symcclConfig_t *out, char name[64]);
 
 /* The same arguments again take the same plan, as long as no window came or went. */
-static inline struct plan_memo *comm_memo(symcclComm_t comm, const void *recv, size_t count)
+static inline struct plan_memo *comm_memo(
+	symcclComm_t comm, const void *send, const void *recv, size_t count)
 {
-	return &comm->memo[((uintptr_t)recv / 64 + count) % PLAN_MEMOS];
+	return &comm->memo[((uintptr_t)send / 64 + (uintptr_t)recv / 64 + count) % PLAN_MEMOS];
 }
 /* A call without a factor. */
 static inline int comm_remembers(symcclComm_t comm, const struct plan_memo *m, symcclFunc_t func,
@@ -182,12 +183,7 @@ static inline int comm_remembers(symcclComm_t comm, const struct plan_memo *m, s
 	       m->call.type == type && m->call.op == op && m->call.root == root &&
 	       !m->call.has_factor && m->call.send.ptr == send && m->call.recv.ptr == recv;
 }
-/* Ready, on the host, nothing in the way, and no streams in use. */
-static inline int comm_is_quick(symcclComm_t comm)
-{
-	return __atomic_load_n(&comm->quick, __ATOMIC_RELAXED);
-}
-/* After a change of what that depends on. */
+/* After a change of what comm->quick depends on. */
 void comm_quick_set(symcclComm_t comm);
 /* Run what is remembered, on the host. */
 symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m);
@@ -240,6 +236,21 @@ extern unsigned fork_gen;
 static inline unsigned fork_generation(void)
 {
 	return __atomic_load_n(&fork_gen, __ATOMIC_RELAXED);
+}
+
+/* A handle of this process. */
+static inline int comm_is_mine(symcclComm_t comm)
+{
+	return __builtin_expect(
+		comm != NULL && comm->magic == COMM_MAGIC && comm->fork_gen == fork_generation(),
+		1);
+}
+/* Such a communicator is ready, on the host, nothing is in the way, no stream or group in use, and
+ * the windows are what they were. */
+static inline int comm_is_quick(symcclComm_t comm, symcclStream_t stream)
+{
+	return stream == NULL && __atomic_load_n(&comm->quick, __ATOMIC_RELAXED) && !group_open() &&
+	       mem_frees() == comm->freed_seen;
 }
 
 #endif

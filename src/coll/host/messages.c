@@ -85,13 +85,14 @@ static int send_packets(const struct engine *g, struct message *m)
 
 	while (m->stage == PACKETS && ring_room(t, peer)) {
 		size_t n = MIN(all - m->at, most);
+		struct slot *slot = ring_next_slot(t, peer);
 
 		if (n > 0 && all > CTRL_SLOT_INLINE)
 			copy_plain(
 				ring_next_stage(t, peer), (const char *)m->x->buf.ptr + m->at, n);
 		else if (n > 0)
-			memcpy(ring_next_slot(t, peer)->data, m->x->buf.ptr, n);
-		ring_post(t, peer, g->c, m->tag, RING_DATA, all);
+			memcpy(slot->data, m->x->buf.ptr, n);
+		ring_post(t, peer, slot, g->c, m->tag, RING_DATA, all);
 		m->at += n;
 		if (m->at == all)
 			m->stage = DONE;
@@ -105,11 +106,12 @@ static int ask(const struct engine *g, struct message *m)
 	int peer = m->x->peer;
 	struct request own = {
 		.place = ring_place(g->t, peer, &m->x->buf, m->x->bytes), .share = g->share};
+	struct slot *slot = ring_next_slot(g->t, peer);
 
 	if (!ring_room(g->t, peer))
 		return 0;
-	memcpy(ring_next_slot(g->t, peer)->data, &own, sizeof(own));
-	ring_post(g->t, peer, g->c, m->tag, RING_REQUEST, m->x->bytes);
+	memcpy(slot->data, &own, sizeof(own));
+	ring_post(g->t, peer, slot, g->c, m->tag, RING_REQUEST, m->x->bytes);
 	m->last = ring_pair(g->t, peer)->sent;
 	m->stage = ASKED;
 	return 1;
@@ -133,7 +135,7 @@ static int is_eager(const struct coll_team *t, const struct coll_xfer *x)
 	size_t most = t->layout.ring_slots * t->layout.ring_bytes;
 	int far;
 
-	if (x->bytes <= MIN(EAGER_NEAR, most))
+	if (ring_is_packet(t, x->bytes) || x->bytes <= MIN(EAGER_NEAR, most))
 		return 1;
 	far = (t->pid == NULL || t->pid[x->peer] != 0) &&
 	      ring_place_in_space(t, &x->buf, x->bytes) == SIZE_MAX;
@@ -165,7 +167,7 @@ static symcclResult_t send_turn(const struct engine *g, struct message *m, int *
 			TRY(move(g, m));
 		if (m->at < m->end || !ring_room(t, peer))
 			return symcclSuccess;
-		ring_post(t, peer, g->c, m->tag, RING_FINAL, m->x->bytes);
+		ring_post(t, peer, ring_next_slot(t, peer), g->c, m->tag, RING_FINAL, m->x->bytes);
 		m->last = ring_pair(t, peer)->sent;
 		m->stage = ENDING;
 		*moved = 1;
@@ -445,43 +447,23 @@ static int chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t ha
 	return k;
 }
 
-/* The list's front as far as it is small and can go now, without any state. The last of all is
- * waited for: there is nothing else to do. */
-static symcclResult_t send_front(const struct coll_team *t, const struct coll_call *c,
-	uint32_t hash, const struct coll_xfer *x, int n, int *first)
+/* The list's front as far as each is one packet and can go now, without any state. The last of all
+ * is waited for: there is nothing else to do. */
+static symcclResult_t run_front(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
+	const struct coll_xfer *x, int n, int *first)
 {
 	int i = 0;
 
-	for (; i < n && (x[i].peer == t->rank || x[i].bytes <= CTRL_SLOT_INLINE); i++) {
-		int peer = x[i].peer;
+	for (; i < n && (x[i].peer == t->rank || ring_is_packet(t, x[i].bytes)); i++) {
+		int peer = x[i].peer, last = i == n - 1;
 		uint32_t tag = ring_tag(hash, x[i].bytes);
-		const struct slot *slot;
-		enum ring_kind kind;
 
 		if (peer == t->rank)
 			continue;
-		if (!x[i].recv) {
-			if (!ring_room(t, peer) && i < n - 1)
-				break;
-			if (!ring_room(t, peer))
-				TRY(ring_await_room(t, c, peer));
-			if (x[i].bytes > 0)
-				memcpy(ring_next_slot(t, peer)->data, x[i].buf.ptr, x[i].bytes);
-			ring_post(t, peer, c, tag, RING_DATA, x[i].bytes);
-			continue;
-		}
-		slot = ring_look(t, peer);
-		if (slot == NULL && i < n - 1)
+		if (!last && !(x[i].recv ? ring_look(t, peer) != NULL : ring_room(t, peer)))
 			break;
-		if (slot == NULL) {
-			TRY(ring_await_packet(t, c, peer));
-			slot = ring_look(t, peer);
-		}
-		if (!ring_begins(slot, tag, x[i].bytes, &kind))
-			return ring_differs(t, c, peer, slot, x[i].bytes);
-		if (x[i].bytes > 0)
-			memcpy(x[i].buf.ptr, slot->data, x[i].bytes);
-		ring_take(t, peer);
+		TRY(x[i].recv ? ring_receive(t, c, peer, tag, x[i].buf.ptr, x[i].bytes)
+			      : ring_send(t, c, peer, tag, x[i].buf.ptr, x[i].bytes));
 	}
 	*first = i;
 	return symcclSuccess;
@@ -497,7 +479,7 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 	int first = 0, k;
 
 	hash = ring_begin(t, c, hash);
-	TRY(send_front(t, c, hash, x, n, &first));
+	TRY(run_front(t, c, hash, x, n, &first));
 	if (first == n)
 		return copy_own(t, x, n);
 	if (n > FEW) {

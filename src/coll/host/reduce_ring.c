@@ -21,7 +21,7 @@ static symcclResult_t send_piece(const struct coll_team *t, const struct coll_ca
 	memcpy(inl ? (char *)slot->data : ring_next_stage(t, c->root), in, n);
 	if (c->has_factor)
 		memcpy(slot->data, &c->factor, sizeof(c->factor));
-	ring_post(t, c->root, c, tag, RING_DATA, c->count * coll_type_size(c->type));
+	ring_post(t, c->root, slot, c, tag, RING_DATA, c->count * coll_type_size(c->type));
 	return symcclSuccess;
 }
 

@@ -18,6 +18,7 @@
 #ifndef HOST_RING_H
 #define HOST_RING_H
 
+#include "coll/host/copy.h"
 #include "device/slot.h"
 
 /* Where bytes lie, as told to a peer. */
@@ -50,9 +51,7 @@ struct ring_pair {
 	uint64_t sent, credit; /* packets sent; the highest tail seen */
 	uint64_t taken, told;  /* packets done with; what the peer was told of them */
 	uint64_t waited[SYMCCL_SIGNALS];
-	uint32_t tag, same; /* of the last packet sent; how many in a row had that */
-	uint64_t bytes;     /* of its message */
-	unsigned char pad[16];
+	unsigned char pad[32];
 };
 _Static_assert(sizeof(struct ring_pair) == 128, "fits its region");
 
@@ -127,35 +126,30 @@ static inline char *ring_next_stage(const struct coll_team *t, int peer)
 {
 	return ring_stage(t, peer, t->rank, ring_pair(t, peer)->sent + 1);
 }
-/* What the peer's sentence needs: the call and the message's bytes. */
+/* What the peer's sentence needs: the call and the message's bytes. Most slots say it already, and
+ * what is not written again need not be fetched again. */
 static inline void ring_describe(struct slot *slot, const struct coll_call *c, size_t n)
 {
-	slot->call = (struct slot_call){.func = (uint8_t)c->func,
+	struct slot_call *said = &slot->call;
+	uint8_t op = (uint8_t)(c->has_factor ? symcclNumOps : c->op);
+
+	if (said->func == c->func && said->type == c->type && said->op == op &&
+		said->root == c->root && said->count == c->count && said->offset[0] == n)
+		return;
+	*said = (struct slot_call){.func = (uint8_t)c->func,
 		.type = (uint8_t)c->type,
-		.op = (uint8_t)(c->has_factor ? symcclNumOps : c->op),
+		.op = op,
 		.root = c->root,
 		.count = c->count,
 		.offset = {n}};
 }
-/* Send it; slot and stage are filled. n: bytes of the message. */
-static inline void ring_post(const struct coll_team *t, int peer, const struct coll_call *c,
-	uint32_t tag, enum ring_kind kind, size_t n)
+/* Send the packet in the next slot, which is filled, as is its stage. n: bytes of the message. */
+static inline void ring_post(const struct coll_team *t, int peer, struct slot *slot,
+	const struct coll_call *c, uint32_t tag, enum ring_kind kind, size_t n)
 {
-	struct slot *slot = ring_next_slot(t, peer);
-	struct ring_pair *p = ring_pair(t, peer);
-	uint64_t number = ++p->sent;
+	uint64_t number = ++ring_pair(t, peer)->sent;
 
-	/* The peer's prefetcher takes the second line away, too: leave it where all slots say it.
-	 */
-	if (p->tag != tag || p->bytes != n) {
-		p->tag = tag;
-		p->bytes = n;
-		p->same = 0;
-	}
-	if (p->same < t->layout.ring_slots) {
-		ring_describe(slot, c, n);
-		p->same++;
-	}
+	ring_describe(slot, c, n);
 	store_release64(&slot->flag, (number & 0xffffffffu) << 32 | tag | kind);
 	ring_wake(t, peer);
 }
@@ -247,5 +241,61 @@ symcclResult_t ring_await(const struct coll_team *t, const struct coll_call *c, 
 /* For a packet from it, and for room for one to it. */
 symcclResult_t ring_await_packet(const struct coll_team *t, const struct coll_call *c, int peer);
 symcclResult_t ring_await_room(const struct coll_team *t, const struct coll_call *c, int peer);
+
+/* ---- Messages of one packet ----------------------------------------------------------------- */
+
+/* Does a message of n bytes fit one? */
+static inline int ring_is_packet(const struct coll_team *t, size_t n)
+{
+	return n <= t->layout.ring_bytes;
+}
+/* Send it. Only with room. */
+static inline void ring_put(const struct coll_team *t, const struct coll_call *c, int peer,
+	uint32_t tag, const void *p, size_t n)
+{
+	struct slot *slot = ring_next_slot(t, peer);
+
+	if (n > CTRL_SLOT_INLINE)
+		copy_plain(ring_next_stage(t, peer), p, n);
+	else if (n > 0)
+		memcpy(slot->data, p, n);
+	ring_post(t, peer, slot, c, tag, RING_DATA, n);
+}
+/* Receive it: slot is what ring_look() has found. */
+static inline symcclResult_t ring_get(const struct coll_team *t, const struct coll_call *c,
+	int peer, const struct slot *slot, uint32_t tag, void *p, size_t n)
+{
+	enum ring_kind kind;
+
+	if (__builtin_expect(!ring_begins(slot, tag, n, &kind), 0))
+		return ring_differs(t, c, peer, slot, n);
+	if (n > CTRL_SLOT_INLINE)
+		memcpy(p, ring_look_stage(t, peer), n);
+	else if (n > 0)
+		memcpy(p, slot->data, n);
+	ring_take(t, peer);
+	return symcclSuccess;
+}
+
+/* The same two with the wait. */
+static inline symcclResult_t ring_send(const struct coll_team *t, const struct coll_call *c,
+	int peer, uint32_t tag, const void *p, size_t n)
+{
+	if (!ring_room(t, peer))
+		TRY(ring_await_room(t, c, peer));
+	ring_put(t, c, peer, tag, p, n);
+	return symcclSuccess;
+}
+static inline symcclResult_t ring_receive(const struct coll_team *t, const struct coll_call *c,
+	int peer, uint32_t tag, void *p, size_t n)
+{
+	const struct slot *slot = ring_look(t, peer);
+
+	if (slot == NULL) {
+		TRY(ring_await_packet(t, c, peer));
+		slot = ring_look(t, peer);
+	}
+	return ring_get(t, c, peer, slot, tag, p, n);
+}
 
 #endif
