@@ -155,22 +155,20 @@ static symcclResult_t message(struct coll_xfer *x, const char *name, const void 
 static symcclResult_t send_or_recv(const char *name, const void *p, size_t count,
 	symcclDataType_t type, int peer, symcclComm_t comm, symcclStream_t stream)
 {
-	struct coll_call c = {.func = symcclFuncSendRecv, .type = type, .nxfers = 1};
 	struct coll_xfer x;
+	struct coll_call c = {.func = symcclFuncSendRecv, .type = type, .nxfers = 1, .xfer = &x};
 
 	TRY(comm_check_handle(comm));
 	TRY(comm_error(comm, check_peer(comm, peer)));
 	TRY(comm_error(comm, message(&x, name, p, count, type, peer, stream)));
-	if (peer == comm->rank && !group_open())
+	if (group_open())
+		return group_add_message(comm, &x, type);
+	if (peer == comm->rank)
 		return comm_error(comm, fail(symcclInvalidUsage,
 						"rank %d would wait for itself: put the send and "
 						"the receive into one group",
 						peer));
-	c.xfer = malloc(sizeof(x));
-	if (c.xfer == NULL)
-		return comm_error(comm, fail(symcclSystemError, "out of memory for a message"));
-	c.xfer[0] = x;
-	return comm_call(comm, &c, stream);
+	return comm_run(comm, &c, stream);
 }
 
 symcclResult_t symcclSend(const void *sendbuff, size_t count, symcclDataType_t datatype, int peer,

@@ -168,7 +168,9 @@ static symcclResult_t plan_listed(
 	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))
 		comm_windows_recheck(comm);
 	for (int i = 0; i < c->nxfers; i++) {
-		find_buf(comm, &c->xfer[i].buf, c->xfer[i].bytes);
+		/* On the host it does not matter where a message of one packet lies. */
+		if (comm->gpu != NULL || c->xfer[i].bytes > comm->team.layout.ring_bytes)
+			find_buf(comm, &c->xfer[i].buf, c->xfer[i].bytes);
 		if (comm->gpu != NULL && c->xfer[i].bytes > 0)
 			TRY(comm_gpu_check_buffer(comm, c->xfer[i].recv ? "recvbuff" : "sendbuff",
 				c->xfer[i].buf.ptr));
@@ -234,7 +236,7 @@ symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_
 
 	/* Relaxed: symcclCommAbort pays for the order. */
 	__atomic_store_n(&comm->busy, 1, __ATOMIC_RELAXED);
-	e = hub_status(comm->hub);
+	e = hub_alive(comm->hub) ? symcclSuccess : hub_status(comm->hub);
 	if (e == symcclSuccess)
 		e = comm_gate(comm);
 	if (e == symcclSuccess)

@@ -223,6 +223,8 @@ symcclResult_t group_add_window(symcclComm_t comm, const struct win_task *t);
 struct life;
 symcclResult_t group_add_life(const struct life *l);
 symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
+symcclResult_t group_add_message(
+	symcclComm_t comm, const struct coll_xfer *x, symcclDataType_t type);
 
 /* Called by the hub, when the last local rank has left. */
 void comm_free(symcclComm_t comm);

@@ -16,7 +16,7 @@
 #include "life.h"
 #include "util.h"
 
-enum task_kind { TASK_JOIN, TASK_LIFE, TASK_WINDOW, TASK_CALL };
+enum task_kind { TASK_JOIN, TASK_LIFE, TASK_WINDOW, TASK_CALL, TASK_MESSAGE };
 
 struct task {
 	enum task_kind kind;
@@ -28,6 +28,10 @@ struct task {
 		struct {
 			struct coll_call call;
 			symcclStream_t stream;
+		};
+		struct {
+			struct coll_xfer message;
+			symcclDataType_t type;
 		};
 	};
 };
@@ -198,6 +202,19 @@ symcclResult_t group_add_call(symcclComm_t comm, struct coll_call *call, symcclS
 	return symcclSuccess;
 }
 
+symcclResult_t group_add_message(
+	symcclComm_t comm, const struct coll_xfer *x, symcclDataType_t type)
+{
+	struct task *k;
+	symcclResult_t e = group_add(TASK_MESSAGE, comm, &k);
+
+	if (e != symcclSuccess)
+		return comm_error(comm, e);
+	k->message = *x;
+	k->type = type;
+	return symcclSuccess;
+}
+
 static void keep(symcclResult_t *first, char *text, symcclResult_t e)
 {
 	if (*first != symcclSuccess || e == symcclSuccess)
@@ -311,39 +328,39 @@ static symcclResult_t run_windows(struct member *m, int n, char *text)
 	return first;
 }
 
-/* All sends and receives of the group as one call: they run side by side. */
-static symcclResult_t run_messages(struct member *m, int n)
+/* All n sends and receives of the group as one call: they run side by side. */
+static symcclResult_t run_messages(symcclComm_t comm, const struct task *tasks, int ntasks, int n)
 {
-	struct coll_call c = {.func = symcclFuncSendRecv};
+	struct coll_xfer some[FEW], *x = n > FEW ? malloc((size_t)n * sizeof(*x)) : some;
+	struct coll_call c = {.func = symcclFuncSendRecv, .xfer = x};
 	symcclStream_t stream = NULL;
 	symcclResult_t e;
 
-	c.xfer = malloc((size_t)n * sizeof(*c.xfer));
-	if (c.xfer == NULL)
-		return comm_error(m->comm, fail(symcclSystemError, "out of memory for a group"));
-	for (int j = 0; j < m->ntasks; j++) {
-		struct task *t = &m->tasks[j];
+	if (x == NULL)
+		return comm_error(comm, fail(symcclSystemError, "out of memory for a group"));
+	for (int j = 0; j < ntasks; j++) {
+		const struct task *t = &tasks[j];
 
-		if (t->kind != TASK_CALL || t->comm != m->comm ||
-			t->call.func != symcclFuncSendRecv)
+		if (t->kind != TASK_MESSAGE || t->comm != comm)
 			continue;
 		if (c.nxfers == 0) {
-			c.type = t->call.type;
-			stream = t->stream;
+			c.type = t->type;
+			stream = t->message.stream;
 		}
-		c.xfer[c.nxfers++] = t->call.xfer[0];
+		x[c.nxfers++] = t->message;
 	}
 	/* On GPUs the launch sees to the messages' other streams. */
-	if (m->comm->hub->gpu != NULL || (stream = host_stream_of(c.xfer, c.nxfers)) == NULL) {
-		e = comm_run(m->comm, &c, stream);
+	if (comm->hub->gpu != NULL || (stream = host_stream_of(x, n)) == NULL) {
+		e = comm_run(comm, &c, stream);
 	} else {
-		e = comm_error(m->comm, host_stream_gather(c.xfer, c.nxfers, stream));
+		e = comm_error(comm, host_stream_gather(x, n, stream));
 		if (e == symcclSuccess)
-			e = comm_run(m->comm, &c, stream);
+			e = comm_run(comm, &c, stream);
 		if (e == symcclSuccess)
-			e = comm_error(m->comm, host_stream_spread(c.xfer, c.nxfers, stream));
+			e = comm_error(comm, host_stream_spread(x, n, stream));
 	}
-	comm_call_free(&c);
+	if (x != some)
+		free(x);
 	return e;
 }
 
@@ -355,14 +372,13 @@ static symcclResult_t run_member(struct member *m)
 	for (int j = 0; j < m->ntasks; j++) {
 		struct task *t = &m->tasks[j];
 
-		if (t->kind != TASK_CALL || t->comm != m->comm)
+		if (t->comm != m->comm)
 			continue;
-		if (t->call.func == symcclFuncSendRecv)
-			messages++;
-		else
+		messages += t->kind == TASK_MESSAGE;
+		if (t->kind == TASK_CALL)
 			TRY(comm_run(m->comm, &t->call, t->stream));
 	}
-	return messages > 0 ? run_messages(m, messages) : symcclSuccess;
+	return messages > 0 ? run_messages(m->comm, m->tasks, m->ntasks, messages) : symcclSuccess;
 }
 
 /* Calls on streams only launch, so one thread does them all, and in the group's order, which on a
@@ -468,8 +484,9 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 			m[k].held = 1;
 		}
 		m[k].nwins += tasks[i].kind == TASK_WINDOW;
-		m[k].ncalls += tasks[i].kind == TASK_CALL;
-		m[k].nplain += tasks[i].kind == TASK_CALL && tasks[i].stream == NULL;
+		m[k].ncalls += tasks[i].kind == TASK_CALL || tasks[i].kind == TASK_MESSAGE;
+		m[k].nplain += (tasks[i].kind == TASK_CALL && tasks[i].stream == NULL) ||
+			       (tasks[i].kind == TASK_MESSAGE && tasks[i].message.stream == NULL);
 		m[k].nlives += tasks[i].kind == TASK_LIFE;
 	}
 	e = run_joins(tasks, n, &pending, text);
@@ -486,6 +503,15 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 	if (m != some)
 		free(m);
 	return e == symcclSuccess && pending ? symcclInProgress : e;
+}
+
+/* Nothing but messages on one communicator, as most groups are: that is one call. */
+static int is_one_call(const struct task *tasks, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (tasks[i].kind != TASK_MESSAGE || tasks[i].comm != tasks[0].comm)
+			return 0;
+	return n > 0;
 }
 
 symcclResult_t symcclGroupStart(void)
@@ -528,6 +554,8 @@ symcclResult_t symcclGroupEnd(void)
 	group.bad.code = symcclSuccess;
 	if (e != symcclSuccess)
 		snprintf(text, sizeof(text), "%s", group.bad.text);
+	else if (is_one_call(tasks, n))
+		e = run_messages(tasks[0].comm, tasks, n, n);
 	else if (n > 0)
 		e = run_group(tasks, n, text);
 	tasks_free(tasks, n);

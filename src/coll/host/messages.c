@@ -447,20 +447,25 @@ static int chain(struct engine *g, const struct coll_xfer *x, int n, uint32_t ha
 	return k;
 }
 
-/* The list's front as far as each is one packet and can go now, without any state. The last of all
- * is waited for: there is nothing else to do. */
+/* The list's front as far as each is one packet and can go now, without any state; *own: some are
+ * the rank's to itself. The last of all is waited for: there is nothing else to do. */
 static symcclResult_t run_front(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
-	const struct coll_xfer *x, int n, int *first)
+	const struct coll_xfer *x, int n, int *first, int *own)
 {
 	int i = 0;
 
-	for (; i < n && (x[i].peer == t->rank || ring_is_packet(t, x[i].bytes)); i++) {
-		int peer = x[i].peer, last = i == n - 1;
+	*own = 0;
+	for (; i < n; i++) {
+		int peer = x[i].peer;
 		uint32_t tag = ring_tag(hash, x[i].bytes);
 
-		if (peer == t->rank)
+		if (peer == t->rank) {
+			*own = 1;
 			continue;
-		if (!last && !(x[i].recv ? ring_look(t, peer) != NULL : ring_room(t, peer)))
+		}
+		if (!ring_is_packet(t, x[i].bytes))
+			break;
+		if (i < n - 1 && !(x[i].recv ? ring_look(t, peer) != NULL : ring_room(t, peer)))
 			break;
 		TRY(x[i].recv ? ring_receive(t, c, peer, tag, x[i].buf.ptr, x[i].bytes)
 			      : ring_send(t, c, peer, tag, x[i].buf.ptr, x[i].bytes));
@@ -469,19 +474,17 @@ static symcclResult_t run_front(const struct coll_team *t, const struct coll_cal
 	return symcclSuccess;
 }
 
-symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
-	const struct coll_xfer *x, int n, int share)
+/* What is left of n messages from `first` on, and all of the rank's to itself. */
+static __attribute__((noinline)) symcclResult_t run_rest(const struct coll_team *t,
+	const struct coll_call *c, uint32_t hash, const struct coll_xfer *x, int n, int first,
+	int share)
 {
 	struct message few[FEW], *many = NULL;
 	int few_active[FEW];
 	struct engine g = {.t = t, .c = c, .m = few, .active = few_active, .share = share};
 	symcclResult_t e;
-	int first = 0, k;
+	int k;
 
-	hash = ring_begin(t, c, hash);
-	TRY(run_front(t, c, hash, x, n, &first));
-	if (first == n)
-		return copy_own(t, x, n);
 	if (n > FEW) {
 		many = malloc((size_t)n * (sizeof(*g.m) + sizeof(*g.active)));
 		if (many == NULL)
@@ -495,6 +498,18 @@ symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c
 		e = run(&g);
 	free(many);
 	return e;
+}
+
+symcclResult_t messages_run(const struct coll_team *t, const struct coll_call *c, uint32_t hash,
+	const struct coll_xfer *x, int n, int share)
+{
+	int first = 0, own;
+
+	hash = ring_begin(t, c, hash);
+	TRY(run_front(t, c, hash, x, n, &first, &own));
+	if (first < n)
+		return run_rest(t, c, hash, x, n, first, share);
+	return own ? copy_own(t, x, n) : symcclSuccess;
 }
 
 HOST_KERNEL(messages_listed)
