@@ -16,15 +16,20 @@ DEV uint64_t *barrier_slot(const struct dev_team *t, uint32_t at, const struct d
 	       source;
 }
 
-/* Tell the peers; thread 0..width - 1, after all of them are done with what the barrier orders. */
+/* Tell the peers; thread 0..width - 1, after all of them are done with what the barrier orders.
+ * opens: that is only what was done before this kernel. */
 DEV void barrier_arrive(const struct dev_team *t, const struct dev_epoch *e, uint32_t hash,
-	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width)
+	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width, int opens)
 {
 	DEV_LOOP
-	for (uint32_t q = thread; q < t->nranks; q += width)
-		if (q != t->rank)
-			store_release64(
-				barrier_slot(t, q, e, phase, cta, t->rank), epoch_word(e, hash));
+	for (uint32_t q = thread; q < t->nranks; q += width) {
+		uint64_t *slot = barrier_slot(t, q, e, phase, cta, t->rank);
+
+		if (q != t->rank && opens)
+			store_opening64(slot, epoch_word(e, hash));
+		else if (q != t->rank)
+			store_release64(slot, epoch_word(e, hash));
+	}
 }
 
 /* Hear from the peers; afterwards the threads have to meet. Nonzero: gave up. */
@@ -51,14 +56,14 @@ DEV int barrier_await(const struct dev_team *t, const struct dev_epoch *e,
 	return gave_up;
 }
 
-/* All threads of the CTA. phase: 0, then 1, in one epoch. Nonzero, to all: gave up, here or (the
- * argument) before. */
+/* All threads of the CTA. phase: 0, then 1, in one epoch. opens: see barrier_arrive. Nonzero, to
+ * all: gave up, here or (the argument) before. */
 DEV int barrier_meet(const struct dev_team *t, const struct dev_epoch *e, const struct dev_watch *w,
-	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width, int gave_up)
+	uint32_t phase, uint32_t cta, uint32_t thread, uint32_t width, int opens, int gave_up)
 {
 	cta_sync();
 	if (!gave_up) {
-		barrier_arrive(t, e, w->hash, phase, cta, thread, width);
+		barrier_arrive(t, e, w->hash, phase, cta, thread, width, opens);
 		gave_up = barrier_await(t, e, w, phase, cta, thread, width);
 	}
 	return cta_sync_or(gave_up);

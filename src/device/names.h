@@ -13,6 +13,7 @@
 #define load_acquire64 symccl_load_acquire64
 #define store_relaxed64 symccl_store_relaxed64
 #define store_release64 symccl_store_release64
+#define store_opening64 symccl_store_opening64
 #define load_relaxed32 symccl_load_relaxed32
 #define load_acquire32 symccl_load_acquire32
 #ifndef cpu_relax /* tests have their own */

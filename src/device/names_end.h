@@ -7,6 +7,7 @@
 #undef load_acquire64
 #undef store_relaxed64
 #undef store_release64
+#undef store_opening64
 #undef load_relaxed32
 #undef load_acquire32
 #undef cpu_relax

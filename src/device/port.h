@@ -29,6 +29,11 @@ DEV void store_release64(uint64_t *p, uint64_t v)
 {
 	__atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
+/* To say that all which this rank did before this kernel is visible. */
+DEV void store_opening64(uint64_t *p, uint64_t v)
+{
+	__atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
 DEV uint32_t load_relaxed32(const uint32_t *p)
 {
 	return __atomic_load_n(p, __ATOMIC_RELAXED);

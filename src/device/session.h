@@ -130,7 +130,7 @@ DEV void symcclDevBarrierArrive(symcclDevSession_t *s)
 	if (s->result != symcclSuccess)
 		return;
 	coop_sync(s->coop);
-	barrier_arrive(&s->team, &s->epoch, s->watch.hash, 0, 0, s->coop.thread, s->coop.width);
+	barrier_arrive(&s->team, &s->epoch, s->watch.hash, 0, 0, s->coop.thread, s->coop.width, 0);
 }
 /* The second half: wait until all peers have arrived. Ends the epoch. All threads.
  * Return: symcclTimeout, symcclRemoteError (the communicator is over), symcclInvalidUsage. */

@@ -68,12 +68,12 @@ static int meet(const struct dev_team *t, const struct dev_epoch *e, const struc
 {
 	if (cta == 0)
 		words[t->rank] = call;
-	if (barrier_meet(t, e, w, 0, cta, 0, 1, 0))
+	if (barrier_meet(t, e, w, 0, cta, 0, 1, 0, 0))
 		return 1;
 	for (uint32_t q = 0; q < RANKS && cta == 0; q++)
 		if (words[q] != call)
 			complain("a barrier let an old word through", call, t->rank);
-	return barrier_meet(t, e, w, 1, cta, 0, 1, 0);
+	return barrier_meet(t, e, w, 1, cta, 0, 1, 0, 0);
 }
 
 static void *cta_run(void *arg)

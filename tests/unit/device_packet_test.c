@@ -230,7 +230,7 @@ Test(device_packet, a_barrier_refuses_another_call)
 	world_open(&w, 2, 8);
 	e = epoch_begin(&w.team[0]);
 	store_release64(barrier_slot(&w.team[1], 0, &e, 0, 2, 1), epoch_word(&e, 78));
-	cr_assert(barrier_meet(&w.team[0], &e, &w.watch, 0, 2, 0, 1, 0));
+	cr_assert(barrier_meet(&w.team[0], &e, &w.watch, 0, 2, 0, 1, 0, 0));
 	cr_assert_eq(w.record.code, DEV_DIFFERS);
 	cr_assert_eq(w.record.peer, 1);
 	cr_assert_eq(w.record.peer_hash, 78);
@@ -246,7 +246,7 @@ Test(device_packet, who_gave_up_sends_nothing)
 
 	world_open(&w, 2, 8);
 	e = epoch_begin(&w.team[0]);
-	cr_assert(barrier_meet(&w.team[0], &e, &w.watch, 0, 0, 0, 1, 1));
+	cr_assert(barrier_meet(&w.team[0], &e, &w.watch, 0, 0, 0, 1, 0, 1));
 	cr_assert_eq(*barrier_slot(&w.team[0], 1, &e, 0, 0, 0), 0);
 	cr_assert_eq(w.record.state, 0);
 	free(w.memory);

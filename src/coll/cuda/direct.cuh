@@ -212,7 +212,7 @@ template <class T, int OP, int N> DEV void allreduce_direct(const struct cuda_ar
 	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP>(k, h);
-	kern_meet(k, 0);
+	kern_meet(k, 0, 1);
 	how_await<T, OP>(k, h);
 	if (!k.gave_up)
 		reduce_range<T, OP, N, true>(s, h, hi - lo);
@@ -235,7 +235,7 @@ template <class T, int OP, int N> DEV void reducescatter_direct(const struct cud
 	how_begin<T, OP>(k, h);
 	if (to_root)
 		root_tell(k, args.out_stride);
-	kern_meet(k, 0);
+	kern_meet(k, 0, !to_root);
 	how_await<T, OP>(k, h);
 	if (to_root) {
 		uint64_t where = root_told(k), part = (count / s.nranks + 16) / 16 * 16;
@@ -251,7 +251,8 @@ template <class T, int OP, int N> DEV void reducescatter_direct(const struct cud
 	s.in += lo * T::BYTES;
 	if (!k.gave_up && count != 0)
 		reduce_range<T, OP, N, false>(s, h, count);
-	kern_meet(k, 1);
+	/* What was loaded has been stored, so it is here: no release is needed to say so. */
+	kern_meet(k, 1, !to_root);
 	kern_end(k);
 }
 
@@ -313,7 +314,7 @@ DEV void allgather_direct(const struct cuda_args &args)
 	vecs = (bytes - head) / 16;
 	kern_open(k);
 	kern_announce(k);
-	kern_meet(k, 0);
+	kern_meet(k, 0, 1);
 	if (!k.gave_up) {
 		if (((s.in ^ s.out) & 15) == 0)
 			copy_vectors<true>(s, head, vecs, from);

@@ -55,10 +55,11 @@ DEV void kern_end(struct kern &k)
 	if (cta_thread() == 0)
 		epoch_end(&k.a.team, cta_id(), cta_count());
 }
-DEV void kern_meet(struct kern &k, uint32_t phase)
+/* opens: nothing that this kernel stored is to be seen after it. */
+DEV void kern_meet(struct kern &k, uint32_t phase, int opens = 0)
 {
 	k.gave_up = barrier_meet(&k.a.team, &k.e, &k.a.watch, phase, cta_id(), cta_thread(),
-		cta_threads(), k.gave_up);
+		cta_threads(), opens, k.gave_up);
 }
 
 /* ---- User memory ------------------------------------------------------------------------- */

@@ -162,7 +162,7 @@ template <class T, int OP, int N> DEV void allreduce_multimem(const struct cuda_
 	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP_sum>(k, h);
-	kern_meet(k, 0);
+	kern_meet(k, 0, 1);
 	how_await<T, OP_sum>(k, h);
 	if (!k.gave_up)
 		multimem_range<T, true>(
@@ -184,7 +184,7 @@ template <class T, int OP, int N> DEV void reducescatter_multimem(const struct c
 	kern_open(k);
 	kern_announce(k);
 	how_begin<T, OP_sum>(k, h);
-	kern_meet(k, 0);
+	kern_meet(k, 0, 1);
 	how_await<T, OP_sum>(k, h);
 	if (!k.gave_up)
 		multimem_range<T, false>(s, h, args.in_mc + lo * T::BYTES, 0, args.count);
@@ -206,7 +206,7 @@ DEV void allgather_multimem(const struct cuda_args &args)
 	vecs = (bytes - head) / 16;
 	kern_open(k);
 	kern_announce(k);
-	kern_meet(k, 0);
+	kern_meet(k, 0, 1);
 	if (!k.gave_up) {
 		DEV_LOOP
 		for (uint64_t i = kern_first(); i < vecs; i += kern_step()) {

@@ -230,7 +230,7 @@ DEV void push_direct(const struct cuda_args &args)
 	kern_announce(k);
 	if (!all)
 		root_tell(k, args.in_stride);
-	kern_meet(k, 0);
+	kern_meet(k, 0, all);
 	for (uint32_t d = 0; all && d < r.nranks && !k.gave_up; d++) {
 		uint32_t q = r.peer(d);
 
