@@ -402,6 +402,10 @@ static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 		a.in_mc = (uintptr_t)c->send.mc;
 		a.out_mc = (uintptr_t)c->recv.mc;
 	}
+	if (c->func == symcclFuncAllReduce && algo == CUDA_REDUCESCATTER_DIRECT) {
+		a.mode |= CUDA_MODE_WHOLE;
+		a.out = (uintptr_t)coll_peer(&c->recv, comm->rank);
+	}
 	if (c->func == symcclFuncAllGather)
 		a.count *= coll_type_size(c->type);
 	if (c->func == symcclFuncBarrier)

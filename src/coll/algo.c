@@ -273,6 +273,7 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncAllReduce, "allreduce/packet", 0, gpu_packet_most, gpu_oneshot_cost, CUDA_ALLREDUCE_ONESHOT),
 	GPU(symcclFuncAllReduce, "allreduce/twostep", 0, gpu_twostep_most, gpu_twostep_cost, CUDA_ALLREDUCE_TWOSTEP),
 	GPU(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, gpu_allreduce_direct_cost, CUDA_ALLREDUCE_DIRECT),
+	GPU(symcclFuncAllReduce, "allreduce/load", BOTH_WINDOWS | COLL_NEED_APART, any_size, gpu_allreduce_load_cost, CUDA_REDUCESCATTER_DIRECT),
 	GPU(symcclFuncAllReduce, "allreduce/multimem", BOTH_WINDOWS | COLL_NEED_MULTICAST, any_size, gpu_allreduce_multimem_cost, CUDA_ALLREDUCE_MULTIMEM),
 	GPU(symcclFuncReduceScatter, "reducescatter/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_REDUCESCATTER_PACKET),
 	GPU(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, gpu_gather_direct_cost, CUDA_REDUCESCATTER_DIRECT),

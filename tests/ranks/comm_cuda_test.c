@@ -488,6 +488,51 @@ Test(comm_cuda, order_between_processes)
 	run(&(struct shape){2, 1, "2"}, streams_and_graphs);
 }
 
+/* ---- Loads ------------------------------------------------------------------------------------
+ */
+
+/* Every type and op by the all-reduce that loads all of everybody's; in place it may not, since
+ * peers still read what would be written. */
+static int by_loads(int proc, int n, void *arg)
+{
+	struct rig g = {0};
+
+	(void)n;
+	setenv("SYMCCL_ALGO", "allreduce/load", 1);
+	RANK_TRY(rig_open(&g, proc, arg));
+	for (uint64_t i = 0; i < (uint64_t)symcclNumTypes * symcclNumOps; i++) {
+		uint64_t seed = test_seed() + 1000 * i, r = mix64(seed, 0);
+		struct one o = {.func = symcclFuncAllReduce,
+			.type = (symcclDataType_t)(i % symcclNumTypes),
+			.op = (symcclRedOp_t)(i / symcclNumTypes),
+			.to = 1,
+			.in_place = r % 8 == 0};
+		symcclPlan_t plan;
+		char *s, *d;
+
+		o.at = 256 + r / 8 % 16 * coll_type_size(o.type);
+		o.count = 1 + r / 128 % 3000;
+		if (o.in_place)
+			o.from = o.to;
+		places(&o, &g.m[0], &s, &d);
+		RANK_OK(symcclQueryPlan(g.m[0].comm, o.func, s, d, o.count, o.type, o.op, &plan));
+		RANK_CHECK((strcmp(plan.algorithm, "allreduce/load") == 0) == !o.in_place, "%s",
+			plan.algorithm);
+		load(&g, &o, seed);
+		RANK_TRY(enqueue_all(&g, &o, (int)i & 1));
+		RANK_TRY(sync_all(&g));
+		RANK_TRY(compare(&g, &o, seed));
+	}
+	RANK_BARRIER();
+	return rig_close(&g);
+}
+
+Test(comm_cuda, loads)
+{
+	run(&(struct shape){2, 1, "2"}, by_loads);
+	run(&(struct shape){1, 3, "1"}, by_loads);
+}
+
 /* ---- Copy engines ---------------------------------------------------------------------------- */
 
 /* Forced, in place and not, eager and captured, between other calls. */

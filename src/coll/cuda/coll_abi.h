@@ -19,8 +19,10 @@ enum {
 	/* Who takes part in what is one call for all ranks; neither: everybody sends to everybody.
 	 */
 	CUDA_MODE_FROM_ROOT = 16, /* broadcast, scatter: the root sends */
-	CUDA_MODE_TO_ROOT = 32    /* gather, reduce: the root hears; a reduce-scatter kernel then
+	CUDA_MODE_TO_ROOT = 32,   /* gather, reduce: the root hears; a reduce-scatter kernel then
 				     takes all elements for the root's part */
+	CUDA_MODE_WHOLE = 64      /* a direct reduce-scatter kernel: all elements are everybody's
+				     part, which is an all-reduce */
 };
 
 /*

@@ -220,15 +220,16 @@ template <class T, int OP, int N> DEV void allreduce_direct(const struct cuda_ar
 	kern_end(k);
 }
 
-/* Reduce-scatter: each rank loads its part of everybody's input. Reduce: a part goes to the root's
- * output, or when that is in no window the root loads all. */
+/* Reduce-scatter: each rank loads its part of everybody's input, all of it when that is everybody's.
+ * Reduce: a part goes to the root's output, or when that is in no window the root loads all. */
 template <class T, int OP, int N> DEV void reducescatter_direct(const struct cuda_args &args)
 {
 	struct kern k(args);
 	struct how<T> h;
 	struct sides s = kern_sides(k);
 	const bool to_root = args.mode & CUDA_MODE_TO_ROOT;
-	uint64_t lo = to_root ? 0 : s.rank * args.count, count = args.count;
+	const bool from_0 = args.mode & (CUDA_MODE_TO_ROOT | CUDA_MODE_WHOLE);
+	uint64_t lo = from_0 ? 0 : s.rank * args.count, count = args.count;
 
 	kern_open(k);
 	kern_announce(k);

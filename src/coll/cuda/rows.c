@@ -68,6 +68,15 @@ double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_ca
 	return 3.8 + 0.5 * t->nranks + moved / peer_rate(t);
 }
 
+/* Everybody loads all: of two ranks no more goes over the link than in two steps, and nothing has
+ * to arrive before the end. */
+double gpu_allreduce_load_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double factor = t->gpu->shared ? (t->nranks + 1) / 2.0 : 1.04 * (t->nranks - 1);
+
+	return 2.6 + 0.4 * t->nranks + factor * bytes_of(c) / peer_rate(t);
+}
+
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	return 1.8 + 0.08 * t->nranks + 2 * bytes_of(c) * (t->nranks - 1) / peer_rate(t);

@@ -19,6 +19,7 @@ double gpu_barrier_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_oneshot_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_twostep_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_allreduce_load_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_copy_cost(const struct coll_team *t, const struct coll_call *c);
