@@ -152,6 +152,7 @@ symcclResult_t hub_gpu_hear(struct hub *h, const struct gpu_hello *all)
 	g->ranks_per_gpu = most;
 	g->shared = distinct == 1;
 	g->slots = SLOTS;
+	g->scratch = BULK_BYTES;
 	h->gpu->proven = g->shared;
 	h->gpu->multicast = multicast && most == 1;
 	if (params_get()->mc_enable && !h->gpu->multicast)
@@ -287,7 +288,6 @@ static symcclResult_t open_rank(symcclComm_t comm)
 		.layout = h->gpu->layout,
 		.rank = (uint32_t)comm->rank,
 		.nranks = (uint32_t)comm->nranks};
-	g->bulk = ctrl->base + ctrl->off[0] + bulk_offset(h);
 	g->ring = rings(h);
 	g->watch = (struct dev_watch){.abort = h->gpu->words_dev,
 		.record = h->gpu->words_dev + 64 * (uint64_t)(l + 1),
@@ -365,15 +365,6 @@ symcclResult_t comm_gpu_check_buffer(symcclComm_t comm, const char *name, const 
 /* ---- Calls
  * ---------------------------------------------------------------------------------------- */
 
-static symcclResult_t copy(void *dst, const void *src, size_t n, CUstream s)
-{
-	CUresult r = dst == src || n == 0 ? CUDA_SUCCESS
-					  : cu.MemcpyAsync((CUdeviceptr)(uintptr_t)dst,
-						    (CUdeviceptr)(uintptr_t)src, n, s);
-
-	return r == CUDA_SUCCESS ? symcclSuccess : cu_fail(r, "copying %zu bytes", n);
-}
-
 static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 	const struct coll_plan *plan, int overlap, CUstream stream)
 {
@@ -406,6 +397,10 @@ static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 		a.mode |= CUDA_MODE_WHOLE;
 		a.out = (uintptr_t)coll_peer(&c->recv, comm->rank);
 	}
+	if (gpu_is_staged(algo)) {
+		a.in_stride = bulk_offset(comm->hub);
+		a.out_stride = gpu_staged_part(&comm->team, c, algo, plan->nctas);
+	}
 	if (c->func == symcclFuncAllGather)
 		a.count *= coll_type_size(c->type);
 	if (c->func == symcclFuncBarrier)
@@ -420,58 +415,6 @@ static symcclResult_t run_plan(symcclComm_t comm, const struct coll_call *c,
 	return plan->algo->gpu == GPU_ROW(CUDA_COPY_ENGINE)
 		       ? gpu_copy_run(comm, c, plan, overlap, stream)
 		       : launch(comm, c, plan, overlap, stream);
-}
-
-/* The scratch as a symmetric window at byte `at`. */
-static struct coll_buf scratch(symcclComm_t comm, size_t at)
-{
-	struct comm_gpu *g = comm->gpu;
-
-	return (struct coll_buf){.ptr = g->bulk + (size_t)comm->rank * g->team.stride + at,
-		.peers = g->bulk + at,
-		.stride = g->team.stride,
-		.symmetric = 1,
-		.offset = at};
-}
-
-/* One piece of a call whose buffers are no windows: in, the direct kernel on scratch, out. `at` and
- * n are elements; block is the whole call's count. */
-static symcclResult_t run_piece(
-	symcclComm_t comm, const struct coll_call *c, size_t at, size_t n, CUstream stream)
-{
-	size_t es = coll_type_size(c->type), ranks = (size_t)comm->nranks, part = n * es;
-	struct coll_call k = *c;
-	struct coll_plan plan;
-
-	k.count = n;
-	k.send = scratch(comm, 0);
-	k.recv = c->func == symcclFuncAllReduce ? k.send : scratch(comm, BULK_BYTES / 2);
-	if (c->func == symcclFuncReduceScatter) {
-		for (size_t r = 0; r < ranks; r++)
-			TRY(copy((char *)k.send.ptr + r * part,
-				(char *)c->send.ptr + (r * c->count + at) * es, part, stream));
-	} else {
-		TRY(copy(k.send.ptr, (char *)c->send.ptr + at * es, part, stream));
-	}
-	TRY(coll_plan(&comm->team, &k, &plan));
-	TRY(run_plan(comm, &k, &plan, 1, stream));
-	if (c->func != symcclFuncAllGather)
-		return copy((char *)c->recv.ptr + at * es, k.recv.ptr, part, stream);
-	for (size_t r = 0; r < ranks; r++)
-		TRY(copy((char *)c->recv.ptr + (r * c->count + at) * es,
-			(char *)k.recv.ptr + r * part, part, stream));
-	return symcclSuccess;
-}
-
-static symcclResult_t run_pieces(symcclComm_t comm, const struct coll_call *c, CUstream stream)
-{
-	size_t es = coll_type_size(c->type), room = BULK_BYTES / 2;
-	size_t most = room / (c->func == symcclFuncAllReduce ? 1 : (size_t)comm->nranks) / es;
-
-	most = most / 64 * 64;
-	for (size_t at = 0; at < c->count; at += most)
-		TRY(run_piece(comm, c, at, MIN(most, c->count - at), stream));
-	return symcclSuccess;
 }
 
 symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
@@ -497,7 +440,6 @@ symcclResult_t comm_gpu_run(symcclComm_t comm, const struct coll_call *c,
 	e = order_before(&g->order, s, &step);
 	if (e == symcclSuccess)
 		e = c->func >= symcclFuncBroadcast ? gpu_call_run(comm, c, plan, step.overlap, s)
-		    : plan->algo == NULL           ? run_pieces(comm, c, s)
 						   : run_plan(comm, c, plan, step.overlap, s);
 	if (e == symcclSuccess)
 		e = order_after(&g->order, s, &step);

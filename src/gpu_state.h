@@ -1,6 +1,6 @@
 /*
- * A rank on a GPU, for the files that run its calls: comm_gpu.c (set-up, collectives on windows and
- * through scratch) and gpu_calls.c (all others).
+ * A rank on a GPU, for the files that run its calls: comm_gpu.c (set-up, collectives) and
+ * gpu_calls.c (all others).
  */
 #ifndef GPU_STATE_H
 #define GPU_STATE_H
@@ -19,7 +19,6 @@ struct comm_gpu {
 	struct dev_watch watch;
 	struct gpu_order order;
 	struct gpu_copy *copy; /* gpu_copy.c; made when it is needed */
-	char *bulk;            /* rank 0's scratch as this rank sees it */
 	struct ring_layout ring;
 	CUevent side; /* between a group's streams; made when there are some */
 };

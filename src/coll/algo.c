@@ -268,15 +268,18 @@ static const struct coll_algo table[] = {
 	GPU(symcclFuncBarrier, "barrier/flags", 0, any_size, gpu_barrier_cost, CUDA_BARRIER),
 	GPU(symcclFuncAllGather, "allgather/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_ALLGATHER_PACKET),
 	GPU(symcclFuncAllGather, "allgather/push", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_direct_cost, CUDA_ALLGATHER_DIRECT),
+	GPU(symcclFuncAllGather, "allgather/staged", 0, any_size, gpu_gather_staged_cost, CUDA_ALLGATHER_STAGED),
 	GPU(symcclFuncAllGather, "allgather/multimem", COLL_NEED_RECV_WINDOW | COLL_NEED_MULTICAST, any_size, gpu_gather_multimem_cost, CUDA_ALLGATHER_MULTIMEM),
 	GPU(symcclFuncAllGather, "allgather/copy", COLL_NEED_RECV_WINDOW, any_size, gpu_gather_copy_cost, CUDA_COPY_ENGINE),
 	GPU(symcclFuncAllReduce, "allreduce/packet", 0, gpu_packet_most, gpu_oneshot_cost, CUDA_ALLREDUCE_ONESHOT),
 	GPU(symcclFuncAllReduce, "allreduce/twostep", 0, gpu_twostep_most, gpu_twostep_cost, CUDA_ALLREDUCE_TWOSTEP),
 	GPU(symcclFuncAllReduce, "allreduce/direct", BOTH_WINDOWS, any_size, gpu_allreduce_direct_cost, CUDA_ALLREDUCE_DIRECT),
 	GPU(symcclFuncAllReduce, "allreduce/load", BOTH_WINDOWS | COLL_NEED_APART, any_size, gpu_allreduce_load_cost, CUDA_REDUCESCATTER_DIRECT),
+	GPU(symcclFuncAllReduce, "allreduce/staged", 0, any_size, gpu_allreduce_staged_cost, CUDA_ALLREDUCE_STAGED),
 	GPU(symcclFuncAllReduce, "allreduce/multimem", BOTH_WINDOWS | COLL_NEED_MULTICAST, any_size, gpu_allreduce_multimem_cost, CUDA_ALLREDUCE_MULTIMEM),
 	GPU(symcclFuncReduceScatter, "reducescatter/packet", 0, gpu_packet_most, gpu_gather_packet_cost, CUDA_REDUCESCATTER_PACKET),
 	GPU(symcclFuncReduceScatter, "reducescatter/direct", COLL_NEED_SEND_WINDOW, any_size, gpu_gather_direct_cost, CUDA_REDUCESCATTER_DIRECT),
+	GPU(symcclFuncReduceScatter, "reducescatter/staged", 0, any_size, gpu_gather_staged_cost, CUDA_REDUCESCATTER_STAGED),
 	GPU(symcclFuncReduceScatter, "reducescatter/multimem", COLL_NEED_SEND_WINDOW | COLL_NEED_MULTICAST, any_size, gpu_gather_multimem_cost, CUDA_REDUCESCATTER_MULTIMEM),
 	GPU(symcclFuncBroadcast, "broadcast/packet", 0, any_size, gpu_rounds_cost, CUDA_MOVE_PACKET),
 	GPU(symcclFuncBroadcast, "broadcast/push", COLL_NEED_RECV_WINDOW, any_size, gpu_push_cost, CUDA_PUSH_DIRECT),
@@ -403,13 +406,9 @@ symcclResult_t coll_plan(
 			best_forced = forced;
 		}
 	}
-	if (best == ARRAY_LEN(table) && (t->gpu == NULL || c->func > symcclFuncReduceScatter))
+	if (best == ARRAY_LEN(table))
 		return fail(symcclInvalidUsage, "no algorithm can take this call%s",
 			t->gpu ? " on GPUs" : "");
-	if (best == ARRAY_LEN(table)) {
-		*plan = (struct coll_plan){0};
-		return symcclSuccess;
-	}
 	/* A forced row is for the calls that it can take. */
 	if (forced_why != NULL && !best_forced)
 		log_info(LOG_COLL, "SYMCCL_ALGO asks for %s, but %s: taking %s", forced_name,

@@ -70,6 +70,7 @@ struct coll_wait {
 /* A team on GPUs. */
 struct coll_gpu {
 	size_t slots;      /* packets in one half of a control block */
+	size_t scratch;    /* bytes of a rank, for staged kernels */
 	int ctas;          /* most of one kernel: all ranks of a GPU must be resident together */
 	int ranks_per_gpu; /* most that share one */
 	int shared;        /* all ranks are on one GPU */
@@ -224,7 +225,7 @@ struct coll_plan {
 const struct coll_algo *coll_algos(size_t *n);
 
 /* Pure: the same inputs give the same plan on every rank. Forced rows win where they can take the
- * call. On GPUs plan->algo is NULL for a call that must go through scratch in pieces. */
+ * call. */
 symcclResult_t coll_plan(
 	const struct coll_team *t, const struct coll_call *c, struct coll_plan *plan);
 symcclResult_t coll_run_host(

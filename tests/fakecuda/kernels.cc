@@ -10,7 +10,7 @@ void fake_kernels_register(void);
 
 template <int I> static void body(const struct fakecuda_launch *launch, void **params)
 {
-	grid_join(grid_start(&kernel_entries[I], params[0], launch->grid[0]));
+	grid_join(grid_start(&kernel_entries[I], params[0], launch->grid[0], 0));
 }
 template <int I> static void register_from(fakecuda_kernel_t add)
 {

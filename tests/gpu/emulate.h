@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "device/port.h"
 #undef cpu_relax
 #define cpu_relax() sched_yield()
@@ -18,6 +19,7 @@
 #include "packets.cuh"
 #include "ring.cuh"
 #include "route.cuh"
+#include "staged.cuh"
 #undef cpu_relax
 #include "kernels.def"
 
@@ -28,7 +30,7 @@ struct cta_state {
 	uint32_t arrived, turn, any, last_any;
 	char shared[8 * DEV_RANKS_MAX];
 };
-static thread_local uint32_t my_cta, my_ctas, my_thread;
+static thread_local uint32_t my_cta, my_ctas, my_thread, my_lag;
 static thread_local struct cta_state *my_state;
 
 uint32_t emulate_cta()
@@ -52,6 +54,8 @@ int emulate_sync_or(int v)
 	struct cta_state *s = my_state;
 	uint32_t turn;
 
+	if (my_lag && my_thread == 0)
+		usleep(my_lag);
 	pthread_mutex_lock(&s->lock);
 	turn = s->turn;
 	s->any |= v != 0;
@@ -128,10 +132,16 @@ static const struct kernel_entry {
 					ENTRIES
 #undef ALGO
 #undef ALGO_NAME
-						/* clang-format off */
+#define ALGO reduce_staged
+#define ALGO_NAME "reduce_staged"
+						ENTRIES
+#undef ALGO
+#undef ALGO_NAME
+							/* clang-format off */
 	CUDA_FIXED_RANKS(ENTRY_GATHER)
 	ENTRY_MOVE("allgather_packet", allgather_packet<0>)
 	ENTRY_MOVE("allgather_direct", allgather_direct)
+	ENTRY_MOVE("allgather_staged", allgather_staged)
 	ENTRY_MOVE("barrier", barrier)
 	ENTRY_MOVE("allgather_multimem", allgather_multimem)
 	CUDA_MULTIMEM_ELEMS(ENTRY_MULTIMEM)
@@ -149,7 +159,7 @@ enum { KERNEL_ENTRIES = sizeof(kernel_entries) / sizeof(kernel_entries[0]) };
 struct job {
 	kernel_fn fn;
 	void *args; /* the grid's */
-	uint32_t cta, ctas, thread;
+	uint32_t cta, ctas, thread, lag;
 	struct cta_state *state;
 	pthread_t id;
 };
@@ -161,13 +171,16 @@ static void *job_run(void *arg)
 	my_cta = j->cta;
 	my_ctas = j->ctas;
 	my_thread = j->thread;
+	my_lag = j->lag;
 	my_state = j->state;
 	j->fn(j->args);
 	return NULL;
 }
 
-/* Start a grid; grid_join waits for it and frees it. NULL: no memory, no threads. */
-static struct job *grid_start(const struct kernel_entry *k, const void *args, uint32_t ctas)
+/* Start a grid; grid_join waits for it and frees it. lag: microseconds that each CTA dawdles before
+ * its threads meet. NULL: no memory, no threads. */
+static struct job *grid_start(
+	const struct kernel_entry *k, const void *args, uint32_t ctas, uint32_t lag)
 {
 	uint32_t n = ctas * DEV_CTA_THREADS;
 	struct job *jobs = (struct job *)calloc(n, sizeof(*jobs));
@@ -187,6 +200,7 @@ static struct job *grid_start(const struct kernel_entry *k, const void *args, ui
 		j->cta = i / DEV_CTA_THREADS;
 		j->ctas = ctas;
 		j->thread = i % DEV_CTA_THREADS;
+		j->lag = lag;
 		j->state = &states[j->cta];
 		if (j->thread == 0)
 			pthread_mutex_init(&j->state->lock, NULL);

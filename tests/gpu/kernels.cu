@@ -313,7 +313,8 @@ static long graph_run(int n, long replays)
 			c.n = n;
 			c.fixed = 1;
 			c.ctas = c.algo == CUDA_BARRIER ? 1 : 1 + s % 7;
-			gather = c.algo == CUDA_ALLGATHER_PACKET || c.algo == CUDA_ALLGATHER_DIRECT;
+			gather = c.algo >= CUDA_ALLGATHER_PACKET && c.algo < CUDA_BARRIER;
+			c.part = 512;
 			c.count = gather ? 4 * (ELEMENTS / n) : ELEMENTS / n;
 			world_hash = 100 + s;
 			kernel_name(name, sizeof(name), &c);
@@ -671,6 +672,9 @@ static void time_run(int n, size_t largest)
 					double per_thread =
 						size / (packet ? 8.0 : 16.0) / (ctas * threads);
 
+					c.ctas = ctas;
+					c.part = std::min(
+						part_most(&c), (size_t)32768 / n / 16 * 16);
 					if (ctas > most ||
 						(algo == CUDA_BARRIER &&
 							(ctas > 1 || threads > 128)) ||
@@ -846,7 +850,8 @@ static void tune_run()
 static void load(const char *dir)
 {
 	static const char *const files[] = {"allreduce_oneshot", "allreduce_twostep",
-		"allreduce_direct", "reducescatter_packet", "reducescatter_direct", "move"};
+		"allreduce_direct", "reduce_staged", "reducescatter_packet", "reducescatter_direct",
+		"move"};
 
 	for (const char *f : files) {
 		std::string path = std::string(dir) + "/" + f + ".fatbin";
@@ -883,7 +888,7 @@ int main(int argc, char **argv)
 	load(argv[1]);
 	CR(cudaSetDevice(0));
 	memory_map(WORLD_MAX, 640u << 20);
-	world_region = {64u << 20, 352u << 20, 288u << 20};
+	world_region = {64u << 20, 352u << 20, 288u << 20, 32u << 20};
 	for (int r = 0; r < WORLD_MAX; r++) {
 		CR(cudaSetDevice(device_of(r)));
 		CR(cudaStreamCreateWithFlags(&streams[r], cudaStreamNonBlocking));

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include "reference.h"
 
-#define WORLD_MAX 8
+#define WORLD_MAX 10
 
 /* Rank r's memory is at machine_base() + r * machine_stride(): control block, input, output. */
 uint64_t machine_base();
@@ -30,6 +30,7 @@ void machine_run();
 struct region {
 	uint64_t in, out; /* offsets in a rank's memory */
 	size_t bytes;     /* of each */
+	uint64_t scratch; /* and of the scratch, which ends where the input begins */
 };
 
 static const char *const type_names[R_TYPES] = {
@@ -41,17 +42,23 @@ static const char *const op_kernels[R_OPS] = {"sum", "prod", "min", "min", "sum"
 /* What struct test_case describes; the others have tests of their own. */
 #define CASE_ALGOS (CUDA_BARRIER + 1)
 static const char *const algo_names[CASE_ALGOS] = {"allreduce_oneshot", "allreduce_twostep",
-	"allreduce_direct", "reducescatter_packet", "reducescatter_direct", "allgather_packet",
-	"allgather_direct", "barrier"};
+	"allreduce_direct", "reduce_staged", "reducescatter_packet", "reducescatter_direct",
+	"reduce_staged", "allgather_packet", "allgather_direct", "allgather_staged", "barrier"};
 
 static int algo_reduces(int algo)
 {
 	return algo < CUDA_ALLGATHER_PACKET;
 }
+static int algo_is_staged(int algo)
+{
+	return algo == CUDA_ALLREDUCE_STAGED || algo == CUDA_REDUCESCATTER_STAGED ||
+	       algo == CUDA_ALLGATHER_STAGED;
+}
 
 struct test_case {
 	int algo, type, op, n, ctas, threads, in_place, fixed;
 	size_t count, skew_in, skew_out; /* bytes past alignment */
+	size_t part;                     /* of a staged kernel; 0: 16 */
 	uint64_t seed;
 };
 
@@ -59,7 +66,7 @@ static void kernel_name(char *buf, size_t len, const struct test_case *c)
 {
 	int has_fixed = c->n == 2 || c->n == 4 || c->n == 8;
 
-	if (c->algo == CUDA_BARRIER || c->algo == CUDA_ALLGATHER_DIRECT) {
+	if (c->algo >= CUDA_ALLGATHER_DIRECT) {
 		snprintf(buf, len, "symccl_%s", algo_names[c->algo]);
 		return;
 	}
@@ -140,11 +147,17 @@ static struct cuda_args case_args(const struct test_case *c, int rank, const uin
 	a.watch.look_every = 1024;
 	a.count = c->count;
 	a.in_stride = a.out_stride = machine_stride();
+	if (algo_is_staged(c->algo)) {
+		a.in_stride = world_region.scratch;
+		a.out_stride = c->part ? c->part : 16;
+	}
+	if (c->algo == CUDA_ALLREDUCE_STAGED)
+		a.mode |= CUDA_MODE_WHOLE;
 	a.in = direct && c->algo != CUDA_ALLGATHER_DIRECT ? base + in : mine + in;
 	a.out = direct && c->algo != CUDA_REDUCESCATTER_DIRECT ? base + out : mine + out;
-	if (c->in_place && c->algo <= CUDA_ALLREDUCE_DIRECT)
+	if (c->in_place && c->algo < CUDA_REDUCESCATTER_PACKET)
 		a.in = a.out;
-	else if (c->in_place && c->algo <= CUDA_REDUCESCATTER_DIRECT)
+	else if (c->in_place && c->algo < CUDA_ALLGATHER_PACKET)
 		a.out = mine + in + rank * c->count * elem;
 	else if (c->in_place)
 		a.in = mine + out + rank * c->count;
@@ -178,7 +191,8 @@ static int case_run(const struct test_case *c)
 	static char *in[WORLD_MAX], *out[WORLD_MAX];
 	const size_t guard = 32, elem = algo_reduces(c->algo) ? ref_size[c->type] : 1;
 	const size_t part = c->count * elem, whole = part * c->n;
-	const int gather = c->algo >= CUDA_ALLGATHER_PACKET, all = c->algo <= CUDA_ALLREDUCE_DIRECT;
+	const int gather = c->algo >= CUDA_ALLGATHER_PACKET,
+		  all = c->algo < CUDA_REDUCESCATTER_PACKET;
 	const size_t in_bytes = all || gather ? part : whole, out_bytes = gather ? whole : part;
 	uint64_t factor[WORLD_MAX];
 	const size_t poison = (in_bytes > out_bytes ? in_bytes : out_bytes) + 2 * guard;
@@ -270,6 +284,20 @@ static int case_run(const struct test_case *c)
 	return wrong;
 }
 
+/* A staged kernel's part: the most that there is scratch for; mostly so small that there are many
+ * chunks. */
+static size_t part_most(const struct test_case *c)
+{
+	return (world_region.in - world_region.scratch) /
+	       cuda_staged_bytes((enum cuda_algo)c->algo, c->n, c->ctas, 16) * 16;
+}
+static size_t part_random(const struct test_case *c)
+{
+	size_t part = 16 * (1 + rng() % (rng() % 4 == 0 ? 256 : 8)), most = part_most(c);
+
+	return part < most ? part : most;
+}
+
 /* All kernels, types, operators; sizes, alignments and grids from lists. Returns wrong cases. */
 static long cases_run(const int *ranks, int nranks, const size_t *counts, int ncounts,
 	const int *grids, int ngrids, uint64_t slots, long *done)
@@ -301,6 +329,7 @@ static long cases_run(const int *ranks, int nranks, const size_t *counts, int nc
 								 ? 1
 								 : grids[rng() % ngrids];
 						c.threads = threads[rng() % 4];
+						c.part = part_random(&c);
 						c.in_place = (int)(rng() % 3 == 0);
 						c.fixed = (int)(rng() % 4 != 0);
 						c.skew_in = skews[rng() % 6][0];
@@ -355,6 +384,7 @@ static long wrap_run(int n, uint64_t slots)
 			c.ctas = c.algo == CUDA_BARRIER ? 1 : 1 + (i & 1);
 			c.threads = 128;
 			c.count = 61;
+			c.part = 16;
 			c.fixed = 1;
 			wrong += case_run(&c);
 		}

@@ -9,6 +9,7 @@
 #include <vector>
 #include "direct.cuh"
 #include "packets.cuh"
+#include "staged.cuh"
 #include "kernels_body.h"
 
 #define CR(call) \
@@ -40,12 +41,14 @@
 	REDUCING(X, allreduce_oneshot) \
 	REDUCING(X, allreduce_twostep) \
 	REDUCING(X, allreduce_direct) \
+	REDUCING(X, reduce_staged) \
 	REDUCING(X, reducescatter_packet) \
 	REDUCING(X, reducescatter_direct) \
 	X(allgather_packet, allgather_packet<0>) \
 	X(allgather_packet_2, allgather_packet<2>) \
 	X(allgather_packet_4, allgather_packet<4>) \
 	X(allgather_direct, allgather_direct) \
+	X(allgather_staged, allgather_staged) \
 	X(barrier, barrier)
 ALL(TOGETHER)
 
@@ -161,6 +164,7 @@ static long cases(int n, long want)
 		c.skew_out = rng() % 4 ? c.skew_in : skews[rng() % 5];
 		c.in_place = (int)(rng() % 3 == 0);
 		c.fixed = (int)(rng() % 3 != 0);
+		c.part = part_random(&c);
 		if (!known(&c))
 			continue;
 		wrong += case_run(&c);
@@ -188,7 +192,7 @@ int main(int argc, char **argv)
 	CR(cudaHostAlloc((void **)&pinned, 4096, cudaHostAllocMapped));
 	memset(pinned, 0, 4096);
 	CR(cudaHostGetDevicePointer((void **)&pinned_dev, pinned, 0));
-	world_region = {2 << 20, 5 << 20, 1 << 20};
+	world_region = {2 << 20, 5 << 20, 1 << 20, 3 << 19};
 	for (int n : {1, 2, 4})
 		if (!only || only == n)
 			wrong += cases(n, want);

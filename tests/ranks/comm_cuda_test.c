@@ -20,7 +20,7 @@
 
 TestSuite(comm_cuda, .timeout = 140);
 
-enum { LOCAL_MAX = 4, WORLD_MAX = 8 };
+enum { LOCAL_MAX = 4, WORLD_MAX = 9 };
 #define ROOM ((size_t)8 << 20)
 
 FAKE_IMAGES
@@ -347,12 +347,71 @@ Test(comm_cuda, bits_mixed)
 	run(&(struct shape){2, 2, "2"}, random_calls);
 }
 
-/* ---- Order ----------------------------------------------------------------------------------- */
-
 static void dawdle(void *arg)
 {
 	usleep((useconds_t)(uintptr_t)arg);
 }
+
+/* Staged kernels whatever the buffers, with several chunks a CTA: three calls one after the other,
+ * for which one rank is late. */
+static int staged_calls(int proc, int n, void *arg)
+{
+	struct rig g = {0};
+	symcclPlan_t plan;
+
+	(void)n;
+	setenv("SYMCCL_ALGO", "allreduce/staged,allgather/staged,reducescatter/staged", 1);
+	RANK_TRY(rig_open(&g, proc, arg));
+	for (uint64_t i = 0; i < 12; i++) {
+		uint64_t seed = test_seed() + 1000 * i;
+		struct one o[3];
+		char *s, *d;
+
+		ranks_note("round %d", (int)i);
+		for (uint64_t k = 0; k < 3; k++) {
+			size_t es, most = (size_t)(i % 2 ? 700 : 20) << 10;
+
+			o[k] = random_call(seed + k, g.nranks);
+			es = coll_type_size(o[k].type);
+			if (o[k].func != symcclFuncAllReduce)
+				most /= (size_t)g.nranks;
+			o[k].count = 1 + mix64(seed + k, 7) % (most / es);
+			o[k].at += k * (ROOM / 3 & ~(size_t)255);
+			load(&g, &o[k], seed + 100 * k);
+			places(&o[k], &g.m[0], &s, &d);
+			RANK_OK(symcclQueryPlan(g.m[0].comm, o[k].func, s, d, o[k].count, o[k].type,
+				o[k].op, &plan));
+			RANK_CHECK(strstr(plan.algorithm, "/staged") != NULL, "%s", plan.algorithm);
+		}
+		if ((int)(i % (uint64_t)g.nranks) / g.nlocal == proc)
+			CU_OK(cu.LaunchHostFunc(g.m[(int)i % g.nlocal].stream[i & 1], dawdle,
+				(void *)(uintptr_t)3000));
+		for (uint64_t k = 0; k < 3; k++)
+			RANK_TRY(enqueue_all(&g, &o[k], (int)i & 1));
+		RANK_TRY(sync_all(&g));
+		for (uint64_t k = 0; k < 3; k++)
+			RANK_TRY(compare(&g, &o[k], seed + 100 * k));
+	}
+	RANK_BARRIER();
+	return rig_close(&g);
+}
+
+Test(comm_cuda, staged_between_processes)
+{
+	run(&(struct shape){2, 1, "1"}, staged_calls);
+}
+
+Test(comm_cuda, staged_mixed)
+{
+	run(&(struct shape){2, 2, "2"}, staged_calls);
+}
+
+Test(comm_cuda, staged_by_nine)
+{
+	run(&(struct shape){3, 3, "3"}, staged_calls);
+}
+
+/* ---- Order ----------------------------------------------------------------------------------- */
 
 /* b = sum of a, a = sum of b, and so on: each step reads what the one before it wrote. */
 #define ORDER_COUNT 300
@@ -539,7 +598,7 @@ Test(comm_cuda, loads)
 static int by_copies(int proc, int n, void *arg)
 {
 	struct one o = {symcclFuncAllGather, symcclInt32, symcclSum, 3001, 256, 0, 1, 0};
-	/* Through scratch, in pieces. */
+	/* Through scratch. */
 	static const struct one plain = {
 		symcclFuncAllGather, symcclInt32, symcclSum, 150000, 256, 2, 2, 1};
 	struct rig g = {0};
@@ -755,7 +814,7 @@ static int tolerated(const char *name)
 static symcclResult_t calls_of(struct member *m)
 {
 	static const struct one large = {symcclFuncAllReduce, symcclInt64, symcclSum, 132000, 256,
-		2, 0, 0}; /* from plain memory, in pieces */
+		2, 0, 0}; /* from plain memory */
 	static const struct one gather = {
 		symcclFuncAllGather, symcclInt64, symcclSum, ORDER_COUNT, 1 << 20, 0, 2, 0};
 	CUgraph graph = NULL;

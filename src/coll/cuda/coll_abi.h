@@ -37,6 +37,10 @@ enum {
  * input or output lies: an offset from its control block, 0 when peers cannot reach it. On the
  * root; else 0.
  *
+ * Staged kernels: this rank's own as packet kernels. in_stride is where the scratch lies, as an
+ * offset from the control block, a multiple of 16; out_stride the most bytes of a part, a multiple
+ * of 16; cuda_staged_bytes() says how much scratch that takes.
+ *
  * Multimem kernels: as direct ones, and the same places by multicast in in_mc, out_mc.
  *
  * Move kernels: rank q's block is at in + q * in_stride, out + q * out_stride (any numbers; 0 where
@@ -189,10 +193,13 @@ enum cuda_algo {
 	CUDA_ALLREDUCE_ONESHOT, /* packets: everything to everybody */
 	CUDA_ALLREDUCE_TWOSTEP, /* packets: reduce a part each, then send it round */
 	CUDA_ALLREDUCE_DIRECT,  /* load a part from everybody, store it to everybody */
+	CUDA_ALLREDUCE_STAGED,  /* by the peers' scratch */
 	CUDA_REDUCESCATTER_PACKET,
 	CUDA_REDUCESCATTER_DIRECT,
+	CUDA_REDUCESCATTER_STAGED,
 	CUDA_ALLGATHER_PACKET,
 	CUDA_ALLGATHER_DIRECT,
+	CUDA_ALLGATHER_STAGED,
 	CUDA_BARRIER,
 	CUDA_MOVE_PACKET, /* blocks from rank to rank */
 	CUDA_PUSH_DIRECT, /* blocks into the receivers' windows */
@@ -206,7 +213,7 @@ enum cuda_algo {
 };
 
 /* Packets of one epoch's half that a call needs; the kernel may run when they are at most
- * layout.slots. bytes: count in bytes. Direct kernels and the barrier: 0. */
+ * layout.slots. bytes: count in bytes. Direct and staged kernels and the barrier: 0. */
 static inline uint64_t cuda_slots_needed(enum cuda_algo algo, uint32_t nranks, uint64_t bytes)
 {
 	uint64_t packs = (bytes + 7) / 8;
@@ -223,6 +230,15 @@ static inline uint64_t cuda_slots_needed(enum cuda_algo algo, uint32_t nranks, u
 	default:
 		return 0;
 	}
+}
+
+/* Scratch of a rank that staged kernels of so many CTAs take: a slot for each of the others in two
+ * stages of each area, of which all-reduce has two. */
+static inline uint64_t cuda_staged_bytes(
+	enum cuda_algo algo, uint32_t nranks, uint32_t ctas, uint64_t part)
+{
+	return (algo == CUDA_ALLREDUCE_STAGED ? 4 : 2) * (uint64_t)ctas *
+	       (nranks > 1 ? nranks - 1 : 1) * part;
 }
 
 #endif

@@ -23,8 +23,9 @@ cuda_images:
 	image "allreduce_direct.fatbin", image_3
 	image "reducescatter_packet.fatbin", image_4
 	image "reducescatter_direct.fatbin", image_5
-	image "move.fatbin", image_6
-	image "multimem.fatbin", image_7
+	image "reduce_staged.fatbin", image_6
+	image "move.fatbin", image_7
+	image "multimem.fatbin", image_8
 #endif
 	.quad 0
 	.size cuda_images, . - cuda_images

@@ -11,10 +11,13 @@ static const char *const algo_names[CUDA_NUM_ALGOS] = {
 	[CUDA_ALLREDUCE_ONESHOT] = "allreduce_oneshot",
 	[CUDA_ALLREDUCE_TWOSTEP] = "allreduce_twostep",
 	[CUDA_ALLREDUCE_DIRECT] = "allreduce_direct",
+	[CUDA_ALLREDUCE_STAGED] = "reduce_staged",
 	[CUDA_REDUCESCATTER_PACKET] = "reducescatter_packet",
 	[CUDA_REDUCESCATTER_DIRECT] = "reducescatter_direct",
+	[CUDA_REDUCESCATTER_STAGED] = "reduce_staged",
 	[CUDA_ALLGATHER_PACKET] = "allgather_packet",
 	[CUDA_ALLGATHER_DIRECT] = "allgather_direct",
+	[CUDA_ALLGATHER_STAGED] = "allgather_staged",
 	[CUDA_BARRIER] = "barrier",
 	[CUDA_MOVE_PACKET] = "move_packet",
 	[CUDA_PUSH_DIRECT] = "push_direct",
@@ -185,6 +188,8 @@ CUfunction cuda_kernel_pick(const struct cuda_kernels *k, enum cuda_algo algo,
 		k->fn[algo][reduces ? types[type].elem : 0][reduces ? ops[op].op : 0];
 
 	*mode = reduces ? ops[op].mode | (types[type].is_signed ? CUDA_MODE_SIGNED : 0) : 0;
+	if (algo == CUDA_ALLREDUCE_STAGED)
+		*mode |= CUDA_MODE_WHOLE;
 	for (int i = 1; i < CUDA_NUM_WIDTHS; i++)
 		if (widths[i] == (int)nranks && fn[i] != NULL)
 			w = i;

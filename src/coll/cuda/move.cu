@@ -3,6 +3,7 @@
 #include "packets.cuh"
 #include "ring.cuh"
 #include "route.cuh"
+#include "staged.cuh"
 #include "kernels.def"
 
 #define GATHER(n) \
@@ -19,6 +20,10 @@ KERNEL(symccl_allgather_packet)
 KERNEL(symccl_allgather_direct)
 {
 	allgather_direct(args);
+}
+KERNEL(symccl_allgather_staged)
+{
+	allgather_staged(args);
 }
 KERNEL(symccl_barrier)
 {

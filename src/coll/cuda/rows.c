@@ -8,6 +8,11 @@
 #define CTA_DIRECT_BYTES ((size_t)32 << 10) /* below this a CTA more does not pay */
 #define DIRECT_CTAS_LEAST 8
 #define PACKET_CTAS_MOST 64
+/* Of a staged kernel: what a CTA has in one stage, at most; chunks of a CTA and bytes of a part, at
+ * least, as far as there is enough. */
+#define STAGED_BYTES ((size_t)32 << 10)
+#define STAGED_CHUNKS 4
+#define STAGED_PART_LEAST ((size_t)4 << 10)
 
 static double bytes_of(const struct coll_call *c)
 {
@@ -85,6 +90,21 @@ double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call 
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	return 3.4 + 0.4 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+}
+
+/* As on windows, and a step more at either end, and through the own memory once more. */
+double gpu_allreduce_staged_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double moved = 2 * bytes_of(c) * (t->nranks - 1) / t->nranks;
+
+	return 12 + 0.5 * t->nranks + (t->gpu->shared ? 2 : 1.05) * moved / peer_rate(t);
+}
+
+double gpu_gather_staged_cost(const struct coll_team *t, const struct coll_call *c)
+{
+	double moved = bytes_of(c) * (t->nranks - 1);
+
+	return 10 + 0.5 * t->nranks + (t->gpu->shared ? 2 : 1.05) * moved / peer_rate(t);
 }
 
 /* Packets in rounds; on the rank that has most to do it is all-gather's traffic. */
@@ -170,11 +190,14 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 	case CUDA_COPY_ENGINE:
 		return 1;
 	case CUDA_ALLREDUCE_DIRECT:
+	case CUDA_ALLREDUCE_STAGED:
 	case CUDA_ALLREDUCE_MULTIMEM:
 		n = bytes / CTA_DIRECT_BYTES;
 		break;
 	case CUDA_ALLGATHER_DIRECT:
+	case CUDA_ALLGATHER_STAGED:
 	case CUDA_REDUCESCATTER_DIRECT:
+	case CUDA_REDUCESCATTER_STAGED:
 	case CUDA_PUSH_DIRECT:
 	case CUDA_ALLGATHER_MULTIMEM:
 	case CUDA_REDUCESCATTER_MULTIMEM:
@@ -192,6 +215,22 @@ int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_alg
 	return (int)MIN(MAX(n, DIRECT_CTAS_LEAST), (size_t)t->gpu->ctas);
 }
 
+size_t gpu_staged_part(
+	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas)
+{
+	size_t ranks = (size_t)t->nranks, ctas = (size_t)nctas;
+	size_t room =
+		t->gpu->scratch / cuda_staged_bytes(algo, (uint32_t)ranks, (uint32_t)nctas, 1);
+	size_t most = MIN(STAGED_BYTES / MAX(ranks - 1, 1), room) / 128 * 128;
+	size_t mine = c->count * coll_type_size(c->type) / ctas, chunks;
+
+	/* Of this CTA, each rank's; in chunks that come out even. */
+	if (algo == CUDA_ALLREDUCE_STAGED)
+		mine /= ranks;
+	chunks = MAX(mine / most + 1, STAGED_CHUNKS);
+	return MIN(most, MAX(STAGED_PART_LEAST, align_up(mine / chunks + 1, 128)));
+}
+
 /* A CTA no larger than its packets: its barriers and its start cost by the warp. */
 int gpu_threads(
 	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas)
@@ -200,7 +239,7 @@ int gpu_threads(
 
 	if (algo == CUDA_ALLREDUCE_DIRECT || algo == CUDA_ALLGATHER_DIRECT ||
 		algo == CUDA_REDUCESCATTER_DIRECT || algo == CUDA_PUSH_DIRECT ||
-		algo >= CUDA_ALLREDUCE_MULTIMEM)
+		gpu_is_staged(algo) || algo >= CUDA_ALLREDUCE_MULTIMEM)
 		return CUDA_THREADS_MAX;
 	threads = align_up((sent_packs(t, c, algo) + n - 1) / n, 32);
 	return (int)MIN(MAX(threads, 32), CUDA_THREADS_MAX);

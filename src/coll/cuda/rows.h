@@ -22,6 +22,8 @@ double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_ca
 double gpu_allreduce_load_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_allreduce_staged_cost(const struct coll_team *t, const struct coll_call *c);
+double gpu_gather_staged_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_gather_copy_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_rounds_cost(const struct coll_team *t, const struct coll_call *c);
 double gpu_push_cost(const struct coll_team *t, const struct coll_call *c);
@@ -33,6 +35,14 @@ const char *gpu_multimem_refusal(const struct coll_call *c);
 /* CTAs that a call takes, and threads of each. */
 int gpu_ctas(const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo);
 int gpu_threads(
+	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas);
+static inline int gpu_is_staged(enum cuda_algo algo)
+{
+	return algo == CUDA_ALLREDUCE_STAGED || algo == CUDA_ALLGATHER_STAGED ||
+	       algo == CUDA_REDUCESCATTER_STAGED;
+}
+/* Bytes of a staged kernel's parts (cuda_args.out_stride); they fit into coll_gpu.scratch. */
+size_t gpu_staged_part(
 	const struct coll_team *t, const struct coll_call *c, enum cuda_algo algo, int nctas);
 
 #endif

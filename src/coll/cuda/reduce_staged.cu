@@ -1,0 +1,3 @@
+#include "staged.cuh"
+#define ALGORITHM reduce_staged
+#include "instances.cuh"
