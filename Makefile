@@ -157,7 +157,7 @@ CUDA_TESTS := $(foreach t,$(UNIT) $(RANKS) $(STRESS),$(if $(findstring cuda,$(no
 
 all: $(LIB).so $(LIB).a $(TOOLS) $(PERF) $(EXAMPLES) $(if $(D),,$(EXAMPLES_MPI))
 examples: $(EXAMPLES) $(EXAMPLES_GPU)
-tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(FAKECUDA) $(GPU)
+tests: $(UNIT) $(RANKS) $(STRESS) $(KERNELS_CPU) $(TSAN) $(FAKECUDA) $(GPU)
 
 # ---- Compile and link ------------------------------------------------------------------------
 
@@ -313,10 +313,10 @@ check-unit: $(UNIT) $(FAKECUDA) $(GPU)
 	@$(need_criterion)$(run_tests) $(UNIT)
 check-ranks: $(RANKS) $(FAKECUDA)
 	@$(need_criterion)$(run_tests) $(RANKS)
-check-stress: $(STRESS) $(TSAN) $(O)/examples/device_one_shot $(FAKECUDA)
-	@$(run_tests) $(STRESS) $(TSAN) $(O)/examples/device_one_shot
-check-tests: $(UNIT) $(RANKS) $(STRESS) $(TSAN) $(O)/examples/device_one_shot $(FAKECUDA) $(GPU)
-	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS) $(TSAN) \
+check-stress: $(STRESS) $(KERNELS_CPU) $(TSAN) $(O)/examples/device_one_shot $(FAKECUDA)
+	@$(run_tests) $(STRESS) $(KERNELS_CPU) $(TSAN) $(O)/examples/device_one_shot
+check-tests: $(UNIT) $(RANKS) $(STRESS) $(KERNELS_CPU) $(TSAN) $(O)/examples/device_one_shot $(FAKECUDA) $(GPU)
+	@$(need_criterion)$(run_tests) $(UNIT) $(RANKS) $(STRESS) $(KERNELS_CPU) $(TSAN) \
 		$(O)/examples/device_one_shot
 
 # The quick static ones first; the tests last, so that their summary is what one sees. All are run.

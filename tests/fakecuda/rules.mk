@@ -15,6 +15,13 @@ $(O)/obj/tests/fakecuda/kernels.o: $(S)tests/fakecuda/kernels.cc $(O)/obj/flags
 	$(Q)$(CC) -x c++ $(CXX_FLAGS) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(KERNEL_TESTS): $(O)/obj/tests/fakecuda/kernels.o
 -include $(O)/obj/tests/fakecuda/kernels.d
+# How kernels wait for each other, by themselves.
+KERNELS_CPU := $(if $(HAVE_CXX),$(O)/tests/stress/kernels_cpu)
+$(O)/tests/stress/kernels_cpu: $(S)tests/gpu/kernels_cpu.cc $(O)/obj/flags
+	$(call say,C++,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -x c++ $(CXX_FLAGS) -DEMULATE_FEW $(INCLUDES) -MMD -MP -MF $@.d -o $@ $< $(LDFLAGS)
+-include $(O)/tests/stress/kernels_cpu.d
 # Objects after the archive: once more.
 $(O)/tests/ranks/perf_cuda_test: private CRITERION_LIBS += $(LIB).a
 $(O)/tests/ranks/perf_cuda_test: $(PERF_COMMON)

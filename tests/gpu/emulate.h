@@ -1,7 +1,7 @@
 /*
  * The GPU kernels, the very source, compiled for threads of a CPU: the machine that machine.cuh
- * asks for, and all kernels by name. Compile with -DDEV_CTA_THREADS=n, the threads of a CTA.
- * No C++ library is needed.
+ * asks for, and all kernels by name (EMULATE_FEW: sums of floats). Compile with
+ * -DDEV_CTA_THREADS=n, the threads of a CTA. No C++ library is needed.
  */
 #ifndef EMULATE_H
 #define EMULATE_H
@@ -22,6 +22,16 @@
 #include "staged.cuh"
 #undef cpu_relax
 #include "kernels.def"
+#ifdef EMULATE_FEW /* for what is the same in all classes */
+#undef CUDA_ELEMS
+#undef CUDA_OPS
+#undef CUDA_FIXED_ELEMS
+#undef CUDA_MULTIMEM_ELEMS
+#define CUDA_ELEMS(X) X(f32)
+#define CUDA_OPS(X, arg) X(arg, sum)
+#define CUDA_FIXED_ELEMS(X, n) X(f32, sum, n)
+#define CUDA_MULTIMEM_ELEMS(X) X(f32)
+#endif
 
 /* ---- The machine --------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /*
  * The GPU kernels, the very source, on threads of a CPU: ranks x CTAs x a few threads each. Finds
  * wrong indices, tails, trees and protocol steps where there is no GPU; with -fsanitize=thread,
- * accesses that nothing orders.
+ * accesses that nothing orders. With -DEMULATE_FEW, as make builds it, protocol steps only.
  *
  *   g++ -std=c++17 -O1 -g -pthread -ffp-contract=off -DDEV_CTA_THREADS=4 -Iinclude -Isrc
  *       -Isrc/coll/cuda -Itests/gpu -x c++ tests/gpu/kernels_cpu.cc -o kernels_cpu
@@ -141,24 +141,27 @@ static long lag_run(int n)
 	return wrong;
 }
 
-/* A kernel right behind another, through the same scratch by other CTAs: the second waits until its
- * peers are done with the first. */
-static long behind_run(int n, int slow)
+/* A kernel right behind another, whose parts are larger: it puts its first chunk where the other
+ * has all of its slots, and so waits until its peers are done with that. */
+static long behind_run(int before, int behind, int n, int slow)
 {
-	const size_t count = 16 * n * 4;
-	struct test_case first = staged_case(CUDA_ALLREDUCE_STAGED, n, count);
-	struct test_case second = staged_case(CUDA_ALLGATHER_STAGED, n, 64 * 4);
+	const int sums = before == CUDA_ALLREDUCE_STAGED;
+	const size_t count = 16 * 4 * (sums ? n : 1); /* floats */
+	struct test_case first = staged_case(before, n, sums ? count : 4 * count);
+	struct test_case second =
+		staged_case(behind, n, behind == CUDA_ALLREDUCE_STAGED ? 128 * n : 512);
 	const uint64_t half = world_region.bytes / 2;
 	char text[80];
 
 	world_init(n, 512);
 	second.ctas = 1;
+	second.part = 512;
 	for (int r = 0; r < n; r++) {
-		float *in = (float *)(case_args(&first, r, NULL).in);
+		float *in = (float *)case_args(&first, r, NULL).in;
 
 		for (size_t i = 0; i < count; i++)
 			in[i] = (float)(i + 1);
-		memset((char *)in + half, 0xff, second.count);
+		memset((char *)in + half, 0xff, 512 * n);
 	}
 	for (int r = 0; r < n; r++) {
 		struct cuda_args a = case_args(&first, r, NULL), b = case_args(&second, r, NULL);
@@ -168,17 +171,18 @@ static long behind_run(int n, int slow)
 		b.out += half;
 		kernel_name(name, sizeof(name), &first);
 		machine_launch(r, name, &a, first.ctas, 32);
-		machine_launch(r, "symccl_allgather_staged", &b, second.ctas, 32);
+		kernel_name(name, sizeof(name), &second);
+		machine_launch(r, name, &b, second.ctas, 32);
 	}
 	queues[slow].lag = 400;
 	machine_run();
 	queues[slow].lag = 0;
 	world_hash++;
 	for (int r = 0; r < n; r++) {
-		const float *out = (const float *)(case_args(&first, r, NULL).out);
+		const float *out = (const float *)case_args(&first, r, NULL).out;
 
-		for (size_t i = 0; i < count; i++)
-			if (out[i] != (float)n * (float)(i + 1)) {
+		for (size_t i = 0; i < count * (sums ? 1 : n); i++)
+			if (out[i] != (float)(i % count + 1) * (float)(sums ? n : 1)) {
 				snprintf(text, sizeof(text), "rank %d element %zu is %g", r, i,
 					(double)out[i]);
 				case_print(&first, text);
@@ -194,7 +198,7 @@ static void *abort_later(void *arg)
 {
 	(void)arg;
 	usleep(30000);
-	*machine_abort_host() = 1;
+	__atomic_store_n(&abort_word, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
 static long ends_run(int algo, uint32_t want)
@@ -244,7 +248,11 @@ int main(int argc, char **argv)
 	const uint64_t slots = 16384;
 	int ranks[] = {2, 3, 1, 4, 5, 8, 10}, sizes[] = {1, 2, 3};
 	size_t counts[] = {1, 2, 7, 33, 100, 517};
+#ifdef EMULATE_FEW
+	int few = 0;
+#else
 	int few = argc > 1 ? atoi(argv[1]) : 7;
+#endif
 	long done = 0, wrong = 0;
 
 	memory = (char *)mmap(NULL, (size_t)STRIDE * WORLD_MAX, PROT_READ | PROT_WRITE,
@@ -261,7 +269,9 @@ int main(int argc, char **argv)
 	wrong += lag_run(2) + lag_run(3) + lag_run(10);
 	printf("%ld wrong after slow ranks\n", wrong);
 	for (int slow = 0; slow < 3; slow++)
-		wrong += behind_run(3, slow);
+		for (int behind : staged_algos)
+			wrong += behind_run(CUDA_ALLREDUCE_STAGED, behind, 3, slow) +
+				 behind_run(CUDA_ALLGATHER_STAGED, behind, 3, slow);
 	printf("%ld wrong after one kernel behind another\n", wrong);
 	for (int algo : staged_algos)
 		wrong += ends_run(algo, DEV_TIMED_OUT) + ends_run(algo, DEV_ABORTED);
