@@ -58,6 +58,9 @@ static symcclResult_t fds_from_peer(struct run *r, struct peer *p, struct fd_set
 		memmove(p->edge.fds, p->edge.fds + next,
 			(size_t)(p->edge.nfds - next) * sizeof(int));
 	p->edge.nfds -= next;
+	/* They went with a peer that has died since its part came. */
+	if (r->t->failure.code != symcclSuccess)
+		return tree_failed(r->t);
 	return tree_die_here(r->t,
 		fail(symcclInternalError,
 			"descriptors from rank %d are out of step (a bug in symccl)", p->rank));

@@ -16,5 +16,8 @@ void copy_stream(void *dst, const void *src, size_t n);
 /* One read, two writes. stream: the peer's past the caches; the own one, which the caller goes on
  * to use, is not (a tenth faster than both from 4 MiB on). */
 void copy_twice(void *own, void *peer, const void *src, size_t n, int stream);
+/* The lines that the caller will write next, and that a peer has read since: they come meanwhile.
+ */
+void copy_ask(void *p, size_t n);
 
 #endif

@@ -22,6 +22,8 @@ static symcclResult_t send_piece(const struct coll_team *t, const struct coll_ca
 	if (c->has_factor)
 		memcpy(slot->data, &c->factor, sizeof(c->factor));
 	ring_post(t, c->root, slot, c, tag, RING_DATA, c->count * coll_type_size(c->type));
+	if (!inl)
+		copy_ask(ring_next_stage(t, c->root), n);
 	return symcclSuccess;
 }
 

@@ -260,6 +260,8 @@ static inline void ring_put(const struct coll_team *t, const struct coll_call *c
 	else if (n > 0)
 		memcpy(slot->data, p, n);
 	ring_post(t, peer, slot, c, tag, RING_DATA, n);
+	if (n > CTRL_SLOT_INLINE)
+		copy_ask(ring_next_stage(t, peer), n);
 }
 /* Receive it: slot is what ring_look() has found. */
 static inline symcclResult_t ring_get(const struct coll_team *t, const struct coll_call *c,
