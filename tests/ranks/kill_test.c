@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <unistd.h>
 #include "mem.h"
 #include "ranks.h"
 #include "symccl.h"
@@ -139,6 +140,52 @@ static int dying(int rank, int n, void *arg)
 	RANK_CHECK(rank != victim, "the victim lives: %s", error_text());
 	RANK_CHECK(e == symcclRemoteError, "%s: %s", error_name(e), error_text());
 	return go_on(c, rank, victim);
+}
+
+/* Rank 0 sends small messages to rank 1, or broadcasts them, until the ring is full: rank 1, which
+ * takes none, dies while it waits for room. Rank 2 waits, too. */
+static int full(int rank, int n, void *arg)
+{
+	const struct job *j = arg;
+	uint32_t *calls = ranks_shared(), seen = 0, v = 0;
+	symcclResult_t e = symcclSuccess;
+	symcclComm_t c;
+
+	RANK_TRY(join(rank, n, &c));
+	RANK_OK(symcclBarrier(c, NULL)); /* the first call waits for all */
+	ranks_expect_signal(1, SIGKILL);
+	RANK_BARRIER();
+	while (rank == 1) {
+		usleep(5000);
+		v = __atomic_load_n(calls, __ATOMIC_ACQUIRE);
+		if (v > 0 && v == seen)
+			ranks_die(SIGKILL);
+		seen = v;
+	}
+	for (uint32_t i = 1; e == symcclSuccess; i++) {
+		if (j->kind)
+			e = symcclBroadcast(&i, &v, 1, symcclUint32, 0, c, NULL);
+		else
+			e = rank == 0 ? symcclSend(&i, 1, symcclUint32, 1, c, NULL)
+				      : symcclRecv(&v, 1, symcclUint32, 0, c, NULL);
+		if (e == symcclSuccess && rank == 0)
+			__atomic_store_n(calls, i, __ATOMIC_RELEASE);
+	}
+	RANK_CHECK(e == symcclRemoteError, "%s: %s", error_name(e), error_text());
+	RANK_CHECK(strstr(symcclGetLastError(c), "rank 1") != NULL, "%s", symcclGetLastError(c));
+	return go_on(c, rank, 1);
+}
+
+Test(kill, with_its_ring_full)
+{
+	char err[1024];
+
+	for (int kind = 0; kind < 2; kind++) {
+		struct job j = {.kind = kind};
+
+		cr_assert_eq(
+			ranks_run(RANKS, 60, full, &j, err, sizeof(err)), 0, "%d: %s", kind, err);
+	}
 }
 
 static void one_death(int kind, uint64_t seed)
