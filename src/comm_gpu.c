@@ -376,7 +376,7 @@ static symcclResult_t launch(symcclComm_t comm, const struct coll_call *c,
 		c->has_factor ? (int)CUDA_OP_PREMUL : (int)c->op, (uint32_t)comm->nranks, &mode);
 
 	gpu_factor(&a, c);
-	a.mode = mode;
+	a.mode = mode | gpu_mode_early(comm);
 	a.watch.hash = plan->hash;
 	/* Windows through the space only, the rest by its own address. */
 	a.in = (uintptr_t)(c->send.peers ? coll_peer(&c->send, comm->rank) : (char *)c->send.ptr);

@@ -38,7 +38,7 @@ static symcclResult_t run_blocks(symcclComm_t comm, const struct coll_call *c,
 
 	gpu_factor(&a, c);
 	a.watch.hash = plan->hash;
-	a.mode = mode | call_mode(c->func);
+	a.mode = mode | call_mode(c->func) | gpu_mode_early(comm);
 	if (direct)
 		most = c->count;
 	for (size_t at = 0; at < c->count; at += most) {

@@ -36,6 +36,12 @@ symcclResult_t gpu_messages_run(
 symcclResult_t gpu_signals_run(
 	symcclComm_t comm, const struct coll_call *c, int overlap, CUstream stream);
 
+/* CUDA_MODE_EARLY where it may be. */
+static inline uint32_t gpu_mode_early(symcclComm_t comm)
+{
+	return comm->team.gpu->ranks_per_gpu == 1 ? CUDA_MODE_EARLY : 0;
+}
+
 /* The factor of a pre-multiplied sum, or where it will be. */
 static inline void gpu_factor(struct cuda_args *a, const struct coll_call *c)
 {

@@ -20,6 +20,8 @@ struct kern {
 	INL kern(const struct cuda_args &args) : a(args), gave_up(0)
 	{
 		grid_wait();
+		if (a.mode & CUDA_MODE_EARLY)
+			grid_trigger();
 		head = load_relaxed_pair(team_head(&a.team));
 	}
 };

@@ -70,7 +70,7 @@ double gpu_allreduce_direct_cost(const struct coll_team *t, const struct coll_ca
 {
 	double moved = 2 * bytes_of(c) * (t->nranks - 1) / t->nranks;
 
-	return 3.8 + 0.5 * t->nranks + moved / peer_rate(t);
+	return (t->gpu->shared ? 3.3 : 4.6) + 0.5 * t->nranks + moved / peer_rate(t);
 }
 
 /* Everybody loads all: of two ranks no more goes over the link than in two steps, and nothing has
@@ -79,7 +79,8 @@ double gpu_allreduce_load_cost(const struct coll_team *t, const struct coll_call
 {
 	double factor = t->gpu->shared ? (t->nranks + 1) / 2.0 : 1.04 * (t->nranks - 1);
 
-	return 2.6 + 0.4 * t->nranks + factor * bytes_of(c) / peer_rate(t);
+	return (t->gpu->shared ? 2.6 : 3.6) + 0.4 * t->nranks +
+	       factor * bytes_of(c) / peer_rate(t);
 }
 
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c)
@@ -89,7 +90,8 @@ double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call 
 
 double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call *c)
 {
-	return 3.4 + 0.4 * t->nranks + bytes_of(c) * (t->nranks - 1) / peer_rate(t);
+	return (t->gpu->shared ? 2.9 : 3.9) + 0.4 * t->nranks +
+	       bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
 /* As on windows, and a step more at either end, and through the own memory once more. */
