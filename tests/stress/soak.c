@@ -1,7 +1,8 @@
 /*
  * Random legal programs on four ranks, as processes, as threads, and as both: calls of every kind
- * and size, groups of many messages with a collective among them, windows given back and registered
- * anew, communicators too. Half a minute; ten with SYMCCL_TEST_SOAK. Exit 0: passed, 1: failed.
+ * and size, groups of many messages with a collective among them, calls on several streams, windows
+ * given back and registered anew, communicators split, and all of it on new ones. Half a minute;
+ * ten with SYMCCL_TEST_SOAK. Exit 0: passed, 1: failed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +97,69 @@ static int anew(struct calls_world *w)
 	return 0;
 }
 
+/* Each sum takes the one before as its input, on whatever stream, or on none. */
+static int chain(struct calls_world *w, uint64_t seed)
+{
+	enum { STEPS = 12, STREAMS = 3 };
+	uint64_t *x = (uint64_t *)(void *)w->recv[seed >> 8 & 1], want = 0;
+	size_t count = 1 + mix64(seed, 1) % 100;
+	symcclStream_t s[STREAMS + 1] = {NULL};
+
+	for (int i = 0; i < STREAMS; i++)
+		RANK_OK(symcclHostStreamCreate(&s[i]));
+	poison(x, (STEPS + 1) * count * sizeof(*x));
+	for (size_t k = 0; k < count; k++)
+		x[k] = mix64(seed, 2 + k) + (uint64_t)w->rank;
+	for (uint64_t i = 0; i < STEPS; i++)
+		RANK_OK(symcclAllReduce(x + i * count, x + (i + 1) * count, count, symcclUint64,
+			symcclSum, w->c, s[mix64(seed, 200 + i) % (STREAMS + 1)]));
+	for (int i = 0; i < STREAMS; i++)
+		RANK_OK(symcclHostStreamSynchronize(s[i]));
+	for (size_t k = 0; k < count; k++) {
+		want = mix64(seed, 2 + k) * RANKS + RANKS * (RANKS - 1) / 2;
+		for (size_t i = 1; i <= STEPS; i++, want *= RANKS)
+			RANK_CHECK(x[i * count + k] == want, "sum %zu of the chain, element %zu", i,
+				k);
+	}
+	for (int i = 0; i < STREAMS; i++)
+		RANK_OK(symcclHostStreamDestroy(s[i]));
+	return 0;
+}
+
+/* Some of the ranks in another order, or two halves at once: a window and calls of their own. */
+static int part(struct calls_world *w, uint64_t seed)
+{
+	struct calls_world sub = *w;
+	int color[RANKS], key[RANKS];
+	struct calls_one o;
+
+	for (int r = 0; r < RANKS; r++) {
+		color[r] = (int)(mix64(seed, (uint64_t)r) % 3);
+		key[r] = (int)(mix64(seed, 10 + (uint64_t)r) % 1000);
+		if (color[r] == 2)
+			color[r] = SYMCCL_SPLIT_NOCOLOR;
+	}
+	sub.n = sub.rank = 0;
+	for (int r = 0; r < RANKS; r++) {
+		if (color[r] != color[w->rank])
+			continue;
+		sub.n++;
+		sub.rank += key[r] < key[w->rank] || (key[r] == key[w->rank] && r < w->rank);
+	}
+	RANK_OK(symcclCommSplit(w->c, color[w->rank], key[w->rank], &sub.c, NULL));
+	RANK_CHECK((sub.c == NULL) == (color[w->rank] == SYMCCL_SPLIT_NOCOLOR), "the new one");
+	if (sub.c == NULL)
+		return 0;
+	RANK_OK(symcclCommWindowRegister(
+		sub.c, sub.recv[0], CALLS_ROOM, &sub.window, SYMCCL_WIN_COLL_SYMMETRIC));
+	for (uint64_t i = 0; i < 8; i++)
+		if (calls_pick(sub.n, mix64(seed, 20 + i), mix64(seed, 30 + i) % calls_all(), &o))
+			RANK_TRY(calls_run(&sub, &o));
+	RANK_OK(symcclCommWindowDeregister(sub.c, sub.window));
+	RANK_OK(symcclCommDestroy(sub.c));
+	return 0;
+}
+
 static int step(struct calls_world *w, uint64_t seed)
 {
 	struct calls_one o;
@@ -104,6 +168,10 @@ static int step(struct calls_world *w, uint64_t seed)
 		return storm(w, seed);
 	if (seed % 128 == 1)
 		return anew(w);
+	if (seed % 128 == 2)
+		return part(w, seed);
+	if (seed % 64 == 3)
+		return chain(w, seed);
 	if (!calls_pick(RANKS, seed, mix64(seed, 1) % calls_all(), &o))
 		return 0;
 	return calls_run(w, &o);
