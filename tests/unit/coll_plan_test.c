@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "coll/cuda/rows.h"
 #include "coll/host/copy.h"
 #include "coll/host/ring.h"
 #include "coll_rig.h"
@@ -205,6 +206,51 @@ Test(coll_plan, cheapest_row)
 }
 
 /* All ranks that make one call take one row and one hash; a difference that matters shows. */
+/* Plain buffers on GPUs: every call has a row, and what staged kernels take fits into the scratch.
+ */
+Test(coll_plan, staged_parts_fit)
+{
+	static const int ranks[] = {1, 2, 3, 8, 9, 50, 120}, shares[] = {1, 2, 8};
+	static char buf[8];
+	int large = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(ranks) * ARRAY_LEN(shares); i++) {
+		int n = ranks[i % ARRAY_LEN(ranks)], share = shares[i / ARRAY_LEN(ranks)];
+		struct coll_gpu gpu = {.slots = 1 << 18,
+			.scratch = 16 << 20,
+			.ctas = MIN(132 / share, DEV_CTAS_MAX),
+			.ranks_per_gpu = share,
+			.shared = share == n};
+		struct coll_team t = {.nranks = n, .gpu = &gpu};
+
+		for (size_t k = 0; k < 3 * 35; k++) {
+			struct coll_call c = {.func = (symcclFunc_t)(symcclFuncAllGather + k % 3),
+				.send.ptr = buf,
+				.recv.ptr = buf + 1,
+				.count = ((size_t)1 << k / 3) + k % 2,
+				.type = symcclFloat32};
+			struct coll_plan plan;
+			enum cuda_algo algo;
+			size_t part;
+
+			cr_assert_eq(coll_plan(&t, &c, &plan), symcclSuccess);
+			algo = (enum cuda_algo)(plan.algo->gpu - 1);
+			if (c.count <= 1024)
+				cr_assert_not(gpu_is_staged(algo), "%s", plan.algo->name);
+			if (!gpu_is_staged(algo))
+				continue;
+			large++;
+			part = gpu_staged_part(&t, &c, algo, plan.nctas);
+			cr_assert(part > 0 && part % 128 == 0, "%zu", part);
+			cr_assert_leq(
+				cuda_staged_bytes(algo, (uint32_t)n, (uint32_t)plan.nctas, part),
+				gpu.scratch, "%s, %d ranks, %d CTAs, %zu elements: parts of %zu",
+				plan.algo->name, n, plan.nctas, c.count, part);
+		}
+	}
+	cr_assert_gt(large, 300);
+}
+
 Test(coll_plan, same_on_all_ranks)
 {
 	struct coll_plan p, q;

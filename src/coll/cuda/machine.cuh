@@ -139,6 +139,30 @@ DEV void store128(uint64_t p, struct pair64 v)
 {
 	asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v.lo), "l"(v.hi) : "memory");
 }
+/* The same for what is touched once: it makes room first in the far cache, for what is not. */
+DEV uint64_t once_policy()
+{
+	uint64_t policy;
+
+	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+DEV struct pair64 load128_once(uint64_t p)
+{
+	struct pair64 v;
+
+	asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u64 {%0, %1}, [%2], %3;"
+		     : "=l"(v.lo), "=l"(v.hi)
+		     : "l"(p), "l"(once_policy())
+		     : "memory");
+	return v;
+}
+DEV void store128_once(uint64_t p, struct pair64 v)
+{
+	asm volatile("st.global.L2::cache_hint.v2.u64 [%0], {%1, %2}, %3;" ::"l"(p), "l"(v.lo),
+		     "l"(v.hi), "l"(once_policy())
+		     : "memory");
+}
 DEV void store64(uint64_t p, uint64_t v)
 {
 	asm volatile("st.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
@@ -324,6 +348,8 @@ DEV void store128(uint64_t p, struct pair64 v)
 	store64(p, v.lo);
 	store64(p + 8, v.hi);
 }
+#define load128_once load128
+#define store128_once store128
 DEV void store32(uint64_t p, uint32_t v)
 {
 	*(volatile uint32_t *)p = v;

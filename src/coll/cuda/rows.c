@@ -8,11 +8,8 @@
 #define CTA_DIRECT_BYTES ((size_t)32 << 10) /* below this a CTA more does not pay */
 #define DIRECT_CTAS_LEAST 8
 #define PACKET_CTAS_MOST 64
-/* Of a staged kernel: what a CTA has in one stage, at most; chunks of a CTA and bytes of a part, at
- * least, as far as there is enough. */
-#define STAGED_BYTES ((size_t)32 << 10)
-#define STAGED_CHUNKS 4
-#define STAGED_PART_LEAST ((size_t)4 << 10)
+#define STAGED_BYTES ((size_t)64 << 10) /* from all peers, in one stage of a staged CTA: at most \
+					 */
 
 static double bytes_of(const struct coll_call *c)
 {
@@ -94,19 +91,22 @@ double gpu_gather_direct_cost(const struct coll_team *t, const struct coll_call 
 	       bytes_of(c) * (t->nranks - 1) / peer_rate(t);
 }
 
-/* As on windows, and a step more at either end, and through the own memory once more. */
+/* As on windows, with steps that wait for each other, and through the own memory once more, which
+ * a link hides. */
 double gpu_allreduce_staged_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double moved = 2 * bytes_of(c) * (t->nranks - 1) / t->nranks;
 
-	return 12 + 0.5 * t->nranks + (t->gpu->shared ? 2 : 1.05) * moved / peer_rate(t);
+	return (t->gpu->shared ? 8 : 10) + 0.5 * t->nranks +
+	       (t->gpu->shared ? 1.45 : 1) * moved / peer_rate(t);
 }
 
 double gpu_gather_staged_cost(const struct coll_team *t, const struct coll_call *c)
 {
 	double moved = bytes_of(c) * (t->nranks - 1);
 
-	return 10 + 0.5 * t->nranks + (t->gpu->shared ? 2 : 1.05) * moved / peer_rate(t);
+	return (t->gpu->shared ? 4.5 : 7) + 0.4 * t->nranks +
+	       (t->gpu->shared ? 1.9 : 1) * moved / peer_rate(t);
 }
 
 /* Packets in rounds; on the rank that has most to do it is all-gather's traffic. */
@@ -229,8 +229,8 @@ size_t gpu_staged_part(
 	/* Of this CTA, each rank's; in chunks that come out even. */
 	if (algo == CUDA_ALLREDUCE_STAGED)
 		mine /= ranks;
-	chunks = MAX(mine / most + 1, STAGED_CHUNKS);
-	return MIN(most, MAX(STAGED_PART_LEAST, align_up(mine / chunks + 1, 128)));
+	chunks = mine / most + 1;
+	return MIN(most, align_up(mine / chunks + 1, 128));
 }
 
 /* A CTA no larger than its packets: its barriers and its start cost by the warp. */

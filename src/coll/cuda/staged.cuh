@@ -12,7 +12,8 @@
  *   (c) all-reduce: copy what peers reduced of chunk i - 2 from area 1 to the user's output.
  * All-gather pushes its one part to all, and copies out what came one step later. Nothing in a step
  * needs what the same step did. Between two steps a CTA says to CTAs b of the peers how many it has
- * done, and waits until all of them have done as many: one word each, monotone in the kernel.
+ * done, and waits until all of them have done as many: {flag, steps} in the place of the second
+ * barrier's words.
  *
  * An area has two stages, which chunks take by turns. That is enough: step i writes
  *   - to area 0 where chunk i - 2 was, which its owner has read in step i - 1;
@@ -173,6 +174,39 @@ template <class F> DEV void staged_each(const struct staged &g, F f)
 			cta_thread() % width, width);
 }
 
+/* From the user's memory to a slot, or back: aligned, and touched once, but for a slot. */
+template <bool PUSH>
+DEV void staged_copy(uint64_t from, uint64_t to, uint64_t bytes, uint32_t first, uint32_t width)
+{
+	enum { U = 4 };
+	const uint32_t vecs = ((from | to) & 15) == 0 ? (uint32_t)(bytes / 16) : 0;
+
+	DEV_LOOP
+	for (uint32_t i = first; i < vecs; i += U * width) {
+		struct pair64 x[U];
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (i + u * width < vecs) {
+				uint64_t p = from + 16 * (i + u * width);
+
+				x[u] = PUSH ? load128_once(p) : load128(p);
+			}
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (i + u * width < vecs) {
+				uint64_t p = to + 16 * (i + u * width);
+
+				if (PUSH)
+					store128(p, x[u]);
+				else
+					store128_once(p, x[u]);
+			}
+	}
+	if (16 * vecs < bytes)
+		copy_range(from + 16 * vecs, to + 16 * vecs, bytes - 16 * vecs, first, width);
+}
+
 /* ---- Reducing -------------------------------------------------------------------------------- */
 
 /* (a); (c). Not inlined, so that each of many kernels has it once; by value, so that the caller's
@@ -186,7 +220,10 @@ DEV_COLD void staged_move(const struct staged g, uint32_t i, bool push)
 		uint64_t slot = push ? staged_slot(g, 0, i, g.rank) + q * staged_apart(g, g.rank)
 				     : staged_heard(g, 1, i, q);
 
-		copy_range(push ? user : slot, push ? slot : user, chunk_part(c, q), first, width);
+		if (push)
+			staged_copy<true>(user, slot, chunk_part(c, q), first, width);
+		else
+			staged_copy<false>(slot, user, chunk_part(c, q), first, width);
 	});
 }
 
@@ -247,8 +284,12 @@ DEV void staged_reduce(const struct staged &g, const struct how<T> &h, uint32_t 
 			for (int u = 0; u < U; u++)
 #pragma unroll
 				for (int q = 0; q < N; q++)
-					if (v + u * step < vecs)
-						x[u][q] = load128(from(q) + 16 * (v + u * step));
+					if (v + u * step < vecs) {
+						uint64_t p = from(q) + 16 * (v + u * step);
+
+						x[u][q] =
+							q == g.rank ? load128_once(p) : load128(p);
+					}
 #pragma unroll
 			for (int u = 0; u < U; u++) {
 				uint64_t lo[N], hi[N], at = 16 * (v + u * step);
@@ -263,7 +304,7 @@ DEV void staged_reduce(const struct staged &g, const struct how<T> &h, uint32_t 
 				}
 				r.lo = reduce_pack<T, OP, N>(lo, h);
 				r.hi = reduce_pack<T, OP, N>(hi, h);
-				store128(out + at, r);
+				store128_once(out + at, r);
 				to_peers([&](uint64_t p) { store128(p + at, r); });
 			}
 		}
@@ -317,11 +358,47 @@ template <class T, int OP, int N> DEV void reduce_staged(const struct cuda_args 
 
 /* ---- All-gather ------------------------------------------------------------------------------ */
 
+/* To the peers, and when not in place to the own output. */
+DEV void gather_push(const struct staged &g, uint32_t i)
+{
+	enum { U = 4 };
+	const struct chunk c = staged_chunk(g, i);
+	struct fan peers = {
+		staged_slot(g, 0, i, g.rank), staged_apart(g, g.rank), g.rank, g.nranks, g.rank};
+	const uint64_t from = g.in + c.at, to = g.out + g.rank * g.bytes + c.at;
+	const uint32_t width = cta_threads();
+	const uint32_t vecs = ((from | to) & 15) == 0 ? (uint32_t)(c.part / 16) : 0;
+
+	DEV_LOOP
+	for (uint32_t v = cta_thread(); v < vecs; v += U * width) {
+		struct pair64 x[U];
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (v + u * width < vecs)
+				x[u] = load128_once(from + 16 * (v + u * width));
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (v + u * width < vecs && from != to)
+				store128_once(to + 16 * (v + u * width), x[u]);
+		fan_out(peers, [&](uint64_t slot) {
+#pragma unroll
+			for (int u = 0; u < U; u++)
+				if (v + u * width < vecs)
+					store128(slot + 16 * (v + u * width), x[u]);
+		});
+	}
+	peers.at += 16 * vecs;
+	copy_fan(from + 16 * vecs, peers, c.part - 16 * vecs, cta_thread(), width);
+	if (from != to)
+		copy_range(
+			from + 16 * vecs, to + 16 * vecs, c.part - 16 * vecs, cta_thread(), width);
+}
+
 DEV void allgather_staged(const struct cuda_args &args)
 {
 	struct kern k(args);
 	const struct staged g = staged_call(k, false, args.count);
-	const uint64_t own = g.out + g.rank * g.bytes;
 	const uint32_t steps = g.chunks == 0 ? 0 : g.chunks + 1;
 
 	kern_open(k);
@@ -329,22 +406,14 @@ DEV void allgather_staged(const struct cuda_args &args)
 	kern_meet(k, 0, 1);
 	DEV_LOOP
 	for (uint32_t i = 0; i < steps && !k.gave_up; i++) {
-		if (i < g.chunks) {
-			const struct chunk c = staged_chunk(g, i);
-			const struct fan peers = {staged_slot(g, 0, i, g.rank),
-				staged_apart(g, g.rank), g.rank, g.nranks, g.rank};
-
-			copy_fan(g.in + c.at, peers, c.part, cta_thread(), cta_threads());
-			if (g.in != own)
-				copy_range(g.in + c.at, own + c.at, c.part, cta_thread(),
-					cta_threads());
-		}
+		if (i < g.chunks)
+			gather_push(g, i);
 		if (i > 0) {
 			const struct chunk c = staged_chunk(g, i - 1);
 
 			staged_each(g, [&](uint32_t q, uint32_t first, uint32_t width) {
-				copy_range(staged_heard(g, 0, i - 1, q), g.out + c.at + q * c.apart,
-					c.part, first, width);
+				staged_copy<false>(staged_heard(g, 0, i - 1, q),
+					g.out + c.at + q * c.apart, c.part, first, width);
 			});
 		}
 		if (i + 1 < steps) {
