@@ -41,7 +41,7 @@ __attribute__((always_inline)) static inline symcclResult_t collective(symcclFun
 		const struct plan_memo *m = comm_memo(comm, sendbuff, recvbuff, count);
 
 		if (comm_remembers(comm, m, func, sendbuff, recvbuff, count, datatype, op, root))
-			return comm_run_again(comm, m);
+			return comm_run_again(comm, &m->call, &m->plan);
 	}
 	return anew(func, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
@@ -156,7 +156,6 @@ static symcclResult_t send_or_recv(const char *name, const void *p, size_t count
 	symcclDataType_t type, int peer, symcclComm_t comm, symcclStream_t stream)
 {
 	struct coll_xfer x;
-	struct coll_call c = {.func = symcclFuncSendRecv, .type = type, .nxfers = 1, .xfer = &x};
 
 	TRY(comm_check_handle(comm));
 	TRY(comm_error(comm, check_peer(comm, peer)));
@@ -168,7 +167,7 @@ static symcclResult_t send_or_recv(const char *name, const void *p, size_t count
 						"rank %d would wait for itself: put the send and "
 						"the receive into one group",
 						peer));
-	return comm_run(comm, &c, stream);
+	return comm_run_messages(comm, &x, 1, type, stream);
 }
 
 symcclResult_t symcclSend(const void *sendbuff, size_t count, symcclDataType_t datatype, int peer,

@@ -125,6 +125,11 @@ static void find_buf(symcclComm_t comm, struct coll_buf *b, size_t bytes)
 	b->mc = w->w->mc ? w->w->mc + at : NULL;
 }
 
+static const char *plan_name(const struct coll_plan *p)
+{
+	return p->algo ? p->algo->name : "scratch";
+}
+
 static symcclResult_t plan_call(
 	symcclComm_t comm, const struct coll_call *c, struct plan_memo **out)
 {
@@ -148,23 +153,33 @@ static symcclResult_t plan_call(
 	if (comm->gpu != NULL && recv > 0)
 		TRY(comm_gpu_check_buffer(comm, "recvbuff", c->recv.ptr));
 	TRY(coll_plan(&comm->team, &m->call, &m->plan));
-	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, m->plan.algo->name,
+	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, plan_name(&m->plan),
 		c->count, m->plan.nctas);
 	m->gen = comm->wins_gen + 1;
 	return symcclSuccess;
+}
+
+/* On the host it does not matter where a message of one packet lies. */
+static int is_anywhere(symcclComm_t comm, const struct coll_xfer *x)
+{
+	return x->bytes <= comm->team.layout.ring_bytes && comm->gpu == NULL;
+}
+
+static struct coll_plan *plan_of(symcclComm_t comm, symcclFunc_t func)
+{
+	return &comm->listed[func - symcclFuncAlltoAllv];
 }
 
 /* A call that names its peers: no two are alike, so the messages are not remembered. */
 static symcclResult_t plan_listed(
 	symcclComm_t comm, struct coll_call *c, const struct coll_plan **plan)
 {
-	struct coll_plan *p = &comm->listed[c->func - symcclFuncAlltoAllv];
+	struct coll_plan *p = plan_of(comm, c->func);
 
 	if (__builtin_expect(mem_frees() != comm->freed_seen, 0))
 		comm_windows_recheck(comm);
 	for (int i = 0; i < c->nxfers; i++) {
-		/* On the host it does not matter where a message of one packet lies. */
-		if (comm->gpu != NULL || c->xfer[i].bytes > comm->team.layout.ring_bytes)
+		if (!is_anywhere(comm, &c->xfer[i]))
 			find_buf(comm, &c->xfer[i].buf, c->xfer[i].bytes);
 		if (comm->gpu != NULL && c->xfer[i].bytes > 0)
 			TRY(comm_gpu_check_buffer(comm, c->xfer[i].recv ? "recvbuff" : "sendbuff",
@@ -247,14 +262,15 @@ symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_
 }
 
 /* What comm_run does, less all that need not be done again. */
-symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m)
+symcclResult_t comm_run_again(
+	symcclComm_t comm, const struct coll_call *call, const struct coll_plan *plan)
 {
 	symcclResult_t e;
 
 	__atomic_store_n(&comm->busy, 1, __ATOMIC_RELAXED);
 	e = hub_alive(comm->hub) ? symcclSuccess : hub_status(comm->hub);
 	if (__builtin_expect(e == symcclSuccess, 1)) {
-		e = coll_run_host(&comm->team, &m->call, &m->plan);
+		e = coll_run_host(&comm->team, call, plan);
 		if (__builtin_expect(e != symcclSuccess, 0))
 			e = run_failed(comm, e);
 	}
@@ -262,6 +278,22 @@ symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m)
 		e = comm_error(comm, e);
 	__atomic_store_n(&comm->busy, 0, __ATOMIC_RELEASE);
 	return e;
+}
+
+symcclResult_t comm_run_messages(
+	symcclComm_t comm, struct coll_xfer *x, int n, symcclDataType_t type, symcclStream_t stream)
+{
+	struct coll_call *c = &comm->messages;
+	const struct coll_plan *plan = plan_of(comm, symcclFuncSendRecv);
+	int quick = comm_is_quick(comm, stream) && plan->algo != NULL;
+
+	for (int i = 0; i < n; i++)
+		quick &= is_anywhere(comm, &x[i]);
+	c->func = symcclFuncSendRecv;
+	c->type = type;
+	c->xfer = x;
+	c->nxfers = n;
+	return quick ? comm_run_again(comm, c, plan) : comm_run(comm, c, stream);
 }
 
 void comm_call_free(struct coll_call *c)
@@ -333,7 +365,7 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 	find_buf(comm, &c.recv, recv);
 	TRY(comm_error(comm, coll_plan(&t, &c, &p)));
 	memset(plan, 0, sizeof(*plan));
-	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", p.algo->name);
+	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", plan_name(&p));
 	plan->nCTAs = p.nctas;
 	plan->usesWindows =
 		p.algo && (p.algo->needs & (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)) != 0;

@@ -92,8 +92,9 @@ struct symcclComm {
 	struct plan_memo memo[PLAN_MEMOS];
 	/* On the host, of calls that name their peers: all of one kind take the same. */
 	struct coll_plan listed[symcclNumFuncs - symcclFuncAlltoAllv];
-	struct reg_set *readying; /* between comm_ready_begin and comm_ready_finish */
-	struct redop *redops;     /* pre-multiplied sums: op symcclNumOps + i */
+	struct coll_call messages; /* sends and receives: only their list changes */
+	struct reg_set *readying;  /* between comm_ready_begin and comm_ready_finish */
+	struct redop *redops;      /* pre-multiplied sums: op symcclNumOps + i */
 	int nredops;
 	struct exec *exec; /* made when a group needs it */
 };
@@ -186,13 +187,17 @@ static inline int comm_remembers(symcclComm_t comm, const struct plan_memo *m, s
 /* After a change of what comm->quick depends on. */
 void comm_quick_set(symcclComm_t comm);
 /* Run what is remembered, on the host. */
-symcclResult_t comm_run_again(symcclComm_t comm, const struct plan_memo *m);
+symcclResult_t comm_run_again(
+	symcclComm_t comm, const struct coll_call *call, const struct coll_plan *plan);
 
 /* Run a planned call on the host, in the calling thread; a failure is the communicator's. */
 symcclResult_t comm_run_host(
 	symcclComm_t comm, const struct coll_call *call, const struct coll_plan *plan);
 /* Run one call now, in the calling thread, or put it on the stream (collective.c). */
 symcclResult_t comm_run(symcclComm_t comm, struct coll_call *call, symcclStream_t stream);
+/* The same of n messages; the type is for sentences. */
+symcclResult_t comm_run_messages(symcclComm_t comm, struct coll_xfer *x, int n,
+	symcclDataType_t type, symcclStream_t stream);
 /* What the cost model expects of a call, in microseconds; nothing is run. */
 symcclResult_t comm_estimate(symcclComm_t comm, const struct coll_call *call, double *us);
 /* The same, or queue it when a group is open. Takes over the call's lists. */

@@ -332,9 +332,10 @@ static symcclResult_t run_windows(struct member *m, int n, char *text)
 static symcclResult_t run_messages(symcclComm_t comm, const struct task *tasks, int ntasks, int n)
 {
 	struct coll_xfer some[FEW], *x = n > FEW ? malloc((size_t)n * sizeof(*x)) : some;
-	struct coll_call c = {.func = symcclFuncSendRecv, .xfer = x};
+	symcclDataType_t type = symcclInt8;
 	symcclStream_t stream = NULL;
 	symcclResult_t e;
+	int k = 0;
 
 	if (x == NULL)
 		return comm_error(comm, fail(symcclSystemError, "out of memory for a group"));
@@ -343,19 +344,19 @@ static symcclResult_t run_messages(symcclComm_t comm, const struct task *tasks, 
 
 		if (t->kind != TASK_MESSAGE || t->comm != comm)
 			continue;
-		if (c.nxfers == 0) {
-			c.type = t->type;
+		if (k == 0) {
+			type = t->type;
 			stream = t->message.stream;
 		}
-		x[c.nxfers++] = t->message;
+		x[k++] = t->message;
 	}
 	/* On GPUs the launch sees to the messages' other streams. */
 	if (comm->hub->gpu != NULL || (stream = host_stream_of(x, n)) == NULL) {
-		e = comm_run(comm, &c, stream);
+		e = comm_run_messages(comm, x, n, type, stream);
 	} else {
 		e = comm_error(comm, host_stream_gather(x, n, stream));
 		if (e == symcclSuccess)
-			e = comm_run(comm, &c, stream);
+			e = comm_run_messages(comm, x, n, type, stream);
 		if (e == symcclSuccess)
 			e = comm_error(comm, host_stream_spread(x, n, stream));
 	}
