@@ -21,10 +21,10 @@ enum {
 	CUDA_MODE_FROM_ROOT = 16, /* broadcast, scatter: the root sends */
 	CUDA_MODE_TO_ROOT = 32,   /* gather, reduce: the root hears; a reduce-scatter kernel then
 				     takes all elements for the root's part */
-	CUDA_MODE_WHOLE = 64,     /* a direct reduce-scatter kernel: all elements are everybody's
-				     part, which is an all-reduce */
-	CUDA_MODE_EARLY = 128     /* dependents may start, and wait, at once: the rank has its GPU to
-				     itself, so their CTAs keep no other rank's out */
+	CUDA_MODE_WHOLE = 64,     /* a direct or staged reduce-scatter kernel: all elements are
+				     everybody's part, which is an all-reduce */
+	CUDA_MODE_EARLY = 128 /* dependents may start, and wait, at once: the rank has its GPU to
+				 itself, so their CTAs keep no other rank's out */
 };
 
 /*
