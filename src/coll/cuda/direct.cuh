@@ -220,8 +220,9 @@ template <class T, int OP, int N> DEV void allreduce_direct(const struct cuda_ar
 	kern_end(k);
 }
 
-/* Reduce-scatter: each rank loads its part of everybody's input, all of it when that is everybody's.
- * Reduce: a part goes to the root's output, or when that is in no window the root loads all. */
+/* Reduce-scatter: each rank loads its part of everybody's input, all of it when that is
+ * everybody's. Reduce: a part goes to the root's output, or when that is in no window the root
+ * loads all. */
 template <class T, int OP, int N> DEV void reducescatter_direct(const struct cuda_args &args)
 {
 	struct kern k(args);

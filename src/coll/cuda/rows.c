@@ -8,8 +8,7 @@
 #define CTA_DIRECT_BYTES ((size_t)32 << 10) /* below this a CTA more does not pay */
 #define DIRECT_CTAS_LEAST 8
 #define PACKET_CTAS_MOST 64
-#define STAGED_BYTES ((size_t)64 << 10) /* from all peers, in one stage of a staged CTA: at most \
-					 */
+#define STAGED_BYTES ((size_t)64 << 10) /* most of a stage of a staged CTA, from all peers */
 
 static double bytes_of(const struct coll_call *c)
 {
@@ -76,8 +75,7 @@ double gpu_allreduce_load_cost(const struct coll_team *t, const struct coll_call
 {
 	double factor = t->gpu->shared ? (t->nranks + 1) / 2.0 : 1.04 * (t->nranks - 1);
 
-	return (t->gpu->shared ? 2.6 : 3.6) + 0.4 * t->nranks +
-	       factor * bytes_of(c) / peer_rate(t);
+	return (t->gpu->shared ? 2.6 : 3.6) + 0.4 * t->nranks + factor * bytes_of(c) / peer_rate(t);
 }
 
 double gpu_gather_packet_cost(const struct coll_team *t, const struct coll_call *c)
