@@ -20,7 +20,7 @@ KERNELS_CPU := $(if $(HAVE_CXX),$(O)/tests/stress/kernels_cpu)
 $(O)/tests/stress/kernels_cpu: $(S)tests/gpu/kernels_cpu.cc $(O)/obj/flags
 	$(call say,C++,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -x c++ $(CXX_FLAGS) -DEMULATE_FEW $(INCLUDES) -MMD -MP -MF $@.d -o $@ $< $(LDFLAGS)
+	$(Q)$(CC) -x c++ $(CXX_FLAGS) -DEMULATE_FEW $(INCLUDES) -MMD -MP -MF $@.d -o $@ $< $(LDFLAGS) -lm
 -include $(O)/tests/stress/kernels_cpu.d
 # Objects after the archive: once more.
 $(O)/tests/ranks/perf_cuda_test: private CRITERION_LIBS += $(LIB).a
