@@ -506,11 +506,13 @@ static symcclResult_t run_group(struct task *tasks, int n, char *text)
 	return e == symcclSuccess && pending ? symcclInProgress : e;
 }
 
-/* Nothing but messages on one communicator, as most groups are: that is one call. */
+/* Nothing but messages on one communicator and no stream, as most groups are: that is one call, and
+ * like one it needs no hold of the communicator. */
 static int is_one_call(const struct task *tasks, int n)
 {
 	for (int i = 0; i < n; i++)
-		if (tasks[i].kind != TASK_MESSAGE || tasks[i].comm != tasks[0].comm)
+		if (tasks[i].kind != TASK_MESSAGE || tasks[i].comm != tasks[0].comm ||
+			tasks[i].message.stream != NULL)
 			return 0;
 	return n > 0;
 }
