@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include "exec.h"
+#include "thread.h"
 
 #define EXEC_STACK (256u << 10)
 
@@ -40,22 +40,13 @@ static void *exec_loop(void *arg)
 symcclResult_t exec_new(struct exec **out)
 {
 	struct exec *x = calloc(1, sizeof(*x));
-	pthread_attr_t a;
-	sigset_t all, old;
 	int e;
 
 	if (x == NULL)
 		return fail(symcclSystemError, "out of memory for a rank's thread");
 	pthread_mutex_init(&x->lock, NULL);
 	pthread_cond_init(&x->cond, NULL);
-	pthread_attr_init(&a);
-	pthread_attr_setstacksize(&a, EXEC_STACK);
-	/* Signals are the user's threads' business. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	e = pthread_create(&x->thread, &a, exec_loop, x);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&a);
+	e = thread_start(&x->thread, EXEC_STACK, exec_loop, x);
 	if (e != 0) {
 		pthread_cond_destroy(&x->cond);
 		pthread_mutex_destroy(&x->lock);

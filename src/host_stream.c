@@ -2,11 +2,11 @@
 #include "host_stream.h"
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "hub.h"
+#include "thread.h"
 
 #define STREAM_STACK (256u << 10)
 #define EVENT_MAGIC 0x53594d4345564e54ull
@@ -259,18 +259,8 @@ void host_stream_purge(symcclComm_t comm)
 
 static symcclResult_t stream_start(struct symcclStream *s)
 {
-	pthread_attr_t a;
-	sigset_t all, old;
-	int e;
+	int e = thread_start(&s->thread, STREAM_STACK, stream_main, s);
 
-	pthread_attr_init(&a);
-	pthread_attr_setstacksize(&a, STREAM_STACK);
-	/* Signals are the user's threads' business. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	e = pthread_create(&s->thread, &a, stream_main, s);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&a);
 	errno = e;
 	return e ? fail(symcclSystemError, "no thread for a stream: %m") : symcclSuccess;
 }

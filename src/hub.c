@@ -1,7 +1,6 @@
 /* Hubs: joining, failure, leaving. The worker thread is in hub_worker.c. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "hub.h"
 #include "log.h"
 #include "params.h"
+#include "thread.h"
 #include "util.h"
 
 #define WORKER_STACK (512u << 10)
@@ -204,18 +204,8 @@ static symcclResult_t hub_new(
 
 static symcclResult_t start_worker(struct hub *h)
 {
-	pthread_attr_t a;
-	sigset_t all, old;
-	int e;
+	int e = thread_start(&h->worker, WORKER_STACK, hub_worker, h);
 
-	pthread_attr_init(&a);
-	pthread_attr_setstacksize(&a, WORKER_STACK);
-	/* Signals are the user's threads' business. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	e = pthread_create(&h->worker, &a, hub_worker, h);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&a);
 	if (e == 0)
 		return symcclSuccess;
 	errno = e;

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "log.h"
 #include "params.h"
 #include "root_private.h"
+#include "thread.h"
 #include "util.h"
 
 #define HANDSHAKE_NS 5000000000ull
@@ -23,6 +23,7 @@
 #define WATCH_MAX 256 /* processes watched by pidfd: half of a usual limit of descriptors */
 /* A failed root without a deadline stays this long for late comers. */
 #define FAILED_NS 60000000000ull
+#define ROOT_STACK (256u << 10)
 
 /* All roots of this process. A root works with the lock held, and sleeps without it, so that fork()
  * finds every root in order and the child can close its descriptors. */
@@ -512,19 +513,8 @@ static symcclResult_t root_listen(struct root *r, uint16_t port, uint16_t nports
 
 static symcclResult_t root_spawn(struct root *r)
 {
-	pthread_attr_t attr;
-	pthread_t thread;
-	sigset_t all, old;
-	int err;
+	int err = thread_start(NULL, ROOT_STACK, root_main, r);
 
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, 256 * 1024);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&thread, &attr, root_main, r);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
 	errno = err;
 	return err ? fail(symcclSystemError, "cannot start the rendezvous thread: %m")
 		   : symcclSuccess;

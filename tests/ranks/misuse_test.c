@@ -485,3 +485,37 @@ Test(misuse, descriptors_closed_before_destroy)
 {
 	run(2, 2, closed_and_gone, NULL);
 }
+
+/* ---- Thread-local variables ---------------------------------------------------------------------
+ */
+
+/* They lie on the stack of every thread, also on those of the library. */
+static __thread unsigned char large[600 << 10];
+
+static int threads_of_all_kinds(int rank, int n, void *arg)
+{
+	symcclStream_t stream;
+	symcclComm_t a, b;
+
+	(void)arg;
+	memset(large, rank + 1, sizeof(large));
+	RANK_TRY(join(rank, n, &a));
+	RANK_TRY(join(rank, n, &b));
+	RANK_OK(symcclHostStreamCreate(&stream));
+	RANK_OK(symcclBarrier(a, stream));
+	RANK_OK(symcclHostStreamDestroy(stream));
+	RANK_OK(symcclGroupStart());
+	RANK_OK(symcclBarrier(a, NULL));
+	RANK_OK(symcclBarrier(b, NULL));
+	RANK_OK(symcclGroupEnd());
+	RANK_OK(symcclCommDestroy(a));
+	RANK_OK(symcclCommDestroy(b));
+	RANK_CHECK(large[0] == rank + 1 && large[sizeof(large) - 1] == rank + 1, "overwritten");
+	return 0;
+}
+
+Test(misuse, large_thread_local_variables)
+{
+	run(2, 2, threads_of_all_kinds, NULL);
+	run(2, 1, threads_of_all_kinds, NULL);
+}
