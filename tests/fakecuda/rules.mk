@@ -1,7 +1,7 @@
 # Tests that run collectives over the double link the kernels, compiled for threads of the CPU by
 # what $(CC) has of C++; without that they are left out.
-KERNEL_TESTS := $(filter %/comm_cuda_test %/comm_cuda_calls_test %/perf_cuda_test \
-	%/devcomm_cuda_test %/multicast_cuda_test,$(RANKS))
+KERNEL_TESTS := $(filter %/comm_cuda_test %/comm_cuda_calls_test %/comm_cuda_fail_test \
+	%/perf_cuda_test %/devcomm_cuda_test %/multicast_cuda_test,$(RANKS))
 HAVE_CXX := $(shell echo | $(CC) -fsyntax-only -x c++ - 2>/dev/null && echo 1)
 CXX_FLAGS = $(filter-out -std=% $(WARN),$(FLAGS)) -std=c++17 -O1 -fno-exceptions -fno-rtti \
 	-fno-threadsafe-statics -w -DDEV_CTA_THREADS=2 -I$(S)src/coll/cuda -I$(S)tests/gpu
