@@ -124,15 +124,6 @@ static void copy(char *d1, char *d2, const char *s, size_t n, int how)
 }
 #endif
 
-#if defined(__x86_64__)
-__attribute__((target("prfchw"))) /* older CPUs take it for no operation */
-#endif
-void copy_ask(void *p, size_t n)
-{
-	for (size_t i = 0; i < n; i += 64)
-		__builtin_prefetch((char *)p + i, 1);
-}
-
 #define SMALL 512            /* bytes from which on asking ahead pays */
 #define PIECE ((size_t)4096) /* stays in the L1 cache, so the second copy reads from there */
 

@@ -18,6 +18,15 @@ void copy_stream(void *dst, const void *src, size_t n);
 void copy_twice(void *own, void *peer, const void *src, size_t n, int stream);
 /* The lines that the caller will write next, and that a peer has read since: they come meanwhile.
  */
-void copy_ask(void *p, size_t n);
+static inline void copy_ask(void *p, size_t n)
+{
+	for (size_t i = 0; i < n; i += 64) {
+#if defined(__x86_64__) /* the builtin asks for writing only where compilers are told of a CPU */
+		__asm__ volatile("prefetchw %0" ::"m"(((char *)p)[i]));
+#else
+		__builtin_prefetch((char *)p + i, 1);
+#endif
+	}
+}
 
 #endif

@@ -143,14 +143,18 @@ static inline void ring_describe(struct slot *slot, const struct coll_call *c, s
 		.count = c->count,
 		.offset = {n}};
 }
-/* Send the packet in the next slot, which is filled, as is its stage. n: bytes of the message. */
+/* Send the packet in the next slot, which is filled, as is its stage. n: bytes of the message. Who
+ * sends many finds slots that it has asked for meanwhile; not the next one, for the peer looks at
+ * that. */
 static inline void ring_post(const struct coll_team *t, int peer, struct slot *slot,
 	const struct coll_call *c, uint32_t tag, enum ring_kind kind, size_t n)
 {
 	uint64_t number = ++ring_pair(t, peer)->sent;
+	uint64_t ahead = (t->layout.ring_slots + 3) / 4;
 
 	ring_describe(slot, c, n);
 	store_release64(&slot->flag, (number & 0xffffffffu) << 32 | tag | kind);
+	copy_ask(ring_slot(t, peer, t->rank, number + ahead), sizeof(slot->flag));
 	ring_wake(t, peer);
 }
 /* Has the peer done with packet `number`? */
