@@ -125,11 +125,6 @@ static void find_buf(symcclComm_t comm, struct coll_buf *b, size_t bytes)
 	b->mc = w->w->mc ? w->w->mc + at : NULL;
 }
 
-static const char *plan_name(const struct coll_plan *p)
-{
-	return p->algo ? p->algo->name : "scratch";
-}
-
 static symcclResult_t plan_call(
 	symcclComm_t comm, const struct coll_call *c, struct plan_memo **out)
 {
@@ -153,7 +148,7 @@ static symcclResult_t plan_call(
 	if (comm->gpu != NULL && recv > 0)
 		TRY(comm_gpu_check_buffer(comm, "recvbuff", c->recv.ptr));
 	TRY(coll_plan(&comm->team, &m->call, &m->plan));
-	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, plan_name(&m->plan),
+	log_trace(LOG_COLL, "rank %d: %s, count %zu, %d CTAs", comm->rank, m->plan.algo->name,
 		c->count, m->plan.nctas);
 	m->gen = comm->wins_gen + 1;
 	return symcclSuccess;
@@ -365,7 +360,7 @@ symcclResult_t symcclQueryPlan(symcclComm_t comm, symcclFunc_t func, const void 
 	find_buf(comm, &c.recv, recv);
 	TRY(comm_error(comm, coll_plan(&t, &c, &p)));
 	memset(plan, 0, sizeof(*plan));
-	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", plan_name(&p));
+	snprintf(plan->algorithm, sizeof(plan->algorithm), "%s", p.algo->name);
 	plan->nCTAs = p.nctas;
 	plan->usesWindows =
 		p.algo && (p.algo->needs & (COLL_NEED_SEND_WINDOW | COLL_NEED_RECV_WINDOW)) != 0;
