@@ -178,16 +178,28 @@ symcclResult_t comm_join_finish(
 	return symcclSuccess;
 }
 
-static symcclResult_t join_check(symcclComm_t *comm, int nranks, const symcclUniqueId *id, int rank)
+static symcclResult_t join_prepare(struct join_task *t, const symcclConfig_t *config)
 {
-	if (comm == NULL)
+	if (t->out == NULL)
 		return fail(symcclInvalidArgument, "comm is NULL: nowhere to put the communicator");
-	if (nranks < 1 || nranks > NRANKS_MAX)
+	if (t->nranks < 1 || t->nranks > NRANKS_MAX)
 		return fail(
-			symcclInvalidArgument, "nranks is %d, not in 1..%d", nranks, NRANKS_MAX);
-	if (rank < 0 || rank >= nranks)
-		return fail(symcclInvalidArgument, "rank is %d, not in 0..%d", rank, nranks - 1);
-	return boot_id_check(id);
+			symcclInvalidArgument, "nranks is %d, not in 1..%d", t->nranks, NRANKS_MAX);
+	if (t->rank < 0 || t->rank >= t->nranks)
+		return fail(
+			symcclInvalidArgument, "rank is %d, not in 0..%d", t->rank, t->nranks - 1);
+	TRY(boot_id_check(&t->id));
+	TRY(comm_config_read(config, &t->config, t->name));
+	TRY(mem_select(t->config.device, &t->mem));
+	t->device = t->mem->device();
+	return symcclSuccess;
+}
+
+/* There is no communicator yet that could keep the error. */
+static symcclResult_t join_refused(symcclResult_t e)
+{
+	group_note(e);
+	return e;
 }
 
 static const symcclConfig_t config_default = SYMCCL_CONFIG_INITIALIZER;
@@ -198,10 +210,7 @@ symcclResult_t symcclCommInitRankConfig(
 	struct join_task t = {
 		.out = comm, .nranks = nranks, .rank = rank, .id = id, .config = config_default};
 
-	TRY(join_check(comm, nranks, &id, rank));
-	TRY(comm_config_read(config, &t.config, t.name));
-	TRY(mem_select(t.config.device, &t.mem));
-	t.device = t.mem->device();
+	TRY(join_refused(join_prepare(&t, config)));
 	if (group_open())
 		return group_add_join(&t);
 	TRY(comm_join_begin(&t));
@@ -221,11 +230,12 @@ symcclResult_t symcclCommInitRankScalable(symcclComm_t *comm, int nranks, int my
 	symcclUniqueId *commIds, const symcclConfig_t *config)
 {
 	if (commIds == NULL)
-		return fail(symcclInvalidArgument, "commIds is NULL");
+		return join_refused(fail(symcclInvalidArgument, "commIds is NULL"));
 	if (nId < 1 || nId > nranks)
-		return fail(symcclInvalidArgument, "nId is %d, not in 1..%d", nId, nranks);
+		return join_refused(
+			fail(symcclInvalidArgument, "nId is %d, not in 1..%d", nId, nranks));
 	for (int i = 0; i < nId; i++)
-		TRY(boot_id_check(&commIds[i]));
+		TRY(join_refused(boot_id_check(&commIds[i])));
 	/* The first one's root serves all; where the others' are, they are not needed. */
 	for (int i = 1; i < nId; i++)
 		if (memcmp(&commIds[i], &commIds[0], sizeof(commIds[0])) != 0)

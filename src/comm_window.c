@@ -448,13 +448,14 @@ static symcclResult_t win_check(symcclComm_t comm, symcclWindow_t win, int peer,
 {
 	TRY(comm_check_handle(comm));
 	if (wins_index(comm, win) < 0)
-		return fail(symcclInvalidArgument, "win %p is no window of rank %d's communicator",
-			(void *)win, comm->rank);
+		return comm_error(comm,
+			fail(symcclInvalidArgument, "win %p is no window of rank %d's communicator",
+				(void *)win, comm->rank));
 	if (peer < 0 || peer >= comm->nranks)
-		return fail(
-			symcclInvalidArgument, "peer is %d, not in 0..%d", peer, comm->nranks - 1);
+		return comm_error(comm, fail(symcclInvalidArgument, "peer is %d, not in 0..%d",
+						peer, comm->nranks - 1));
 	if (out == NULL)
-		return fail(symcclInvalidArgument, "the output pointer is NULL");
+		return comm_error(comm, fail(symcclInvalidArgument, "the output pointer is NULL"));
 	return symcclSuccess;
 }
 

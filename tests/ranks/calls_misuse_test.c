@@ -152,6 +152,31 @@ Test(calls_misuse, messages_on_two_streams)
 	run(2, two_streams);
 }
 
+static symcclResult_t refused(int k, int n, symcclComm_t c)
+{
+	symcclUniqueId id;
+	symcclComm_t made;
+	int v = 1;
+
+	memset(&id, 0, sizeof(id));
+	switch (k) {
+	case 0:
+		return symcclBarrier(NULL, NULL);
+	case 1:
+		return symcclPutSignal(&v, 1, symcclInt32, 0, NULL, 0, 0, 0, 0, c, NULL);
+	case 2:
+		return symcclCommInitRank(&made, n, id, n);
+	case 3:
+		return symcclCommInitRank(&made, n, id, 0);
+	case 4:
+		return symcclCommInitRankScalable(&made, n, 0, 0, &id, NULL);
+	case 5:
+		return symcclCommShrink(c, NULL, 1, &made, NULL, SYMCCL_SHRINK_DEFAULT);
+	default:
+		return symcclSend(&v, 1, symcclInt32, n, c, NULL);
+	}
+}
+
 /* A refused call fails its group, also when it has no communicator. */
 static int no_comm(int rank, int n, void *arg)
 {
@@ -160,11 +185,13 @@ static int no_comm(int rank, int n, void *arg)
 
 	(void)arg;
 	RANK_TRY(join(rank, n, &c));
-	RANK_OK(symcclGroupStart());
-	RANK_OK(symcclAllReduce(&v, &sum, 1, symcclInt32, symcclSum, c, NULL));
-	RANK_RESULT(symcclBarrier(NULL, NULL), symcclInvalidArgument);
-	RANK_RESULT(symcclGroupEnd(), symcclInvalidArgument);
-	RANK_CHECK(sum == 0, "the group was run");
+	for (int k = 0; k < 7; k++) {
+		RANK_OK(symcclGroupStart());
+		RANK_OK(symcclAllReduce(&v, &sum, 1, symcclInt32, symcclSum, c, NULL));
+		RANK_CHECK(refused(k, n, c) == symcclInvalidArgument, "call %d", k);
+		RANK_CHECK(symcclGroupEnd() == symcclInvalidArgument && sum == 0,
+			"call %d: the group was run", k);
+	}
 	RANK_OK(symcclAllReduce(&v, &sum, 1, symcclInt32, symcclSum, c, NULL));
 	RANK_CHECK(sum == n, "%d", sum);
 	RANK_OK(symcclCommDestroy(c));
