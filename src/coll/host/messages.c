@@ -301,7 +301,10 @@ static symcclResult_t receive_turn(const struct engine *g, struct message *m, in
 
 static symcclResult_t turn(const struct engine *g, struct message *m, int *moved)
 {
-	*moved = 0;
+	/* look_around() has ended it. */
+	*moved = m->stage == DONE;
+	if (*moved)
+		return symcclSuccess;
 	return m->x->recv ? receive_turn(g, m, moved) : send_turn(g, m, moved);
 }
 
