@@ -116,6 +116,33 @@ Test(calls_misuse, sizes_that_differ)
 	run(2, sizes_differ);
 }
 
+/* The same of a reduction: the root would take what was in the slots before. */
+static int reduced_sizes_differ(int rank, int n, void *arg)
+{
+	static const size_t counts[] = {35986, 33794};
+	char *p = calloc(1, counts[0]);
+	symcclComm_t c;
+
+	(void)arg;
+	RANK_CHECK(p != NULL, "out of memory");
+	RANK_TRY(join(rank, n, &c));
+	RANK_OK(symcclBarrier(c, NULL));
+	if (rank == 0)
+		RANK_RESULT(symcclReduce(p, p, counts[0], symcclInt8, symcclSum, 0, c, NULL),
+			symcclInvalidUsage);
+	else
+		symcclReduce(p, NULL, counts[1], symcclInt8, symcclSum, 0, c, NULL);
+	RANK_BARRIER();
+	RANK_OK(symcclCommDestroy(c));
+	free(p);
+	return 0;
+}
+
+Test(calls_misuse, reduced_sizes_that_differ)
+{
+	run(2, reduced_sizes_differ);
+}
+
 /* {send on a, receive on b}: after b, what was received is there; after a, what was before the send
  * on a was done first. */
 static int two_streams(int rank, int n, void *arg)

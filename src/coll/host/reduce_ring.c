@@ -32,6 +32,7 @@ static symcclResult_t take_piece(const struct coll_team *t, const struct coll_ca
 	size_t at, size_t n, int inl)
 {
 	int ranks = t->nranks;
+	size_t all = c->count * coll_type_size(c->type);
 	const void *src[ranks];
 	uint64_t factor[ranks];
 	void *out = (char *)c->recv.ptr + at;
@@ -47,8 +48,8 @@ static symcclResult_t take_piece(const struct coll_team *t, const struct coll_ca
 			TRY(ring_await_packet(t, c, peer));
 			slot = ring_look(t, peer);
 		}
-		if (!ring_fits(slot, tag, &kind))
-			return ring_differs(t, c, peer, slot, c->count * coll_type_size(c->type));
+		if (!ring_begins(slot, tag, all, &kind))
+			return ring_differs(t, c, peer, slot, all);
 		src[peer] = inl ? (const char *)slot->data : ring_look_stage(t, peer);
 		memcpy(&factor[peer], slot->data, sizeof(factor[peer]));
 	}
