@@ -218,6 +218,9 @@ static inline int group_open(void)
 }
 /* A call was refused: an open group will not be run. */
 void group_note(symcclResult_t e);
+/* In a forked child: an open group with calls will not be run, the communicators are the parent's.
+ */
+void group_forked(void);
 /* Nonzero when the open group has queued something on comm. */
 int group_holds(symcclComm_t comm);
 /* Forget what the open group has queued on comm. */

@@ -89,6 +89,19 @@ void group_note(symcclResult_t e)
 	snprintf(group.bad.text, sizeof(group.bad.text), "%s", error_text());
 }
 
+void group_forked(void)
+{
+	int calls = 0;
+
+	for (int i = 0; i < group.ntasks; i++)
+		calls |= group.tasks[i].kind != TASK_JOIN;
+	if (!calls || group.bad.code != symcclSuccess)
+		return;
+	group.bad.code = symcclInvalidUsage;
+	snprintf(group.bad.text, sizeof(group.bad.text),
+		"the group has calls from before fork(): the child process must make its own");
+}
+
 static void life_free(struct life *l)
 {
 	if (l != NULL)

@@ -29,6 +29,7 @@ static void forked_child(void)
 	pthread_mutex_init(&hubs_lock, NULL);
 	hubs = NULL;
 	host_stream_forked();
+	group_forked();
 	__atomic_add_fetch(&fork_gen, 1, __ATOMIC_RELAXED);
 }
 

@@ -319,12 +319,24 @@ static int forked(int rank, int n, void *arg)
 {
 	symcclComm_t c, own;
 	symcclUniqueId id;
-	int status;
+	int status = 0, got = -1;
 	pid_t child;
 
 	(void)arg;
 	RANK_TRY(join(rank, n, &c));
 	RANK_OK(symcclBarrier(c, NULL));
+	/* What is in an open group the parent will run. */
+	RANK_OK(symcclGroupStart());
+	RANK_OK(symcclSend(&rank, 1, symcclInt32, 1 - rank, c, NULL));
+	RANK_OK(symcclRecv(&got, 1, symcclInt32, 1 - rank, c, NULL));
+	child = rank == 0 ? fork() : -1;
+	if (child == 0)
+		_exit(symcclGroupEnd() != symcclInvalidUsage ||
+			strstr(symcclGetLastError(NULL), "fork") == NULL);
+	RANK_CHECK(rank != 0 || waitpid(child, &status, 0) == child, "wait");
+	RANK_CHECK(rank != 0 || status == 0, "the child: %#x", status);
+	RANK_OK(symcclGroupEnd());
+	RANK_CHECK(got == 1 - rank, "%d", got);
 	child = fork();
 	if (child == 0) {
 		int bad = symcclBarrier(c, NULL) != symcclInvalidUsage ||
