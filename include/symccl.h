@@ -478,11 +478,12 @@ SYMCCL_API symcclResult_t symcclScatter(const void *sendbuff, void *recvbuff, si
 /* ---- Point to point ---------------------------------------------------------------------- */
 
 /* Send count elements to a peer, which must receive as many; messages between two ranks match in
- * order, across calls and groups. Concerns the two ranks only. Outside a group a send may return
- * once the data is on its way or wait until the peer receives it; a rank that sends and receives
- * puts both in a group, which runs them side by side and cannot deadlock. A peer may be the rank
- * itself (then both must be in one group). Return: symcclInvalidArgument for a peer that is no
- * rank; symcclInvalidUsage when the peer's matching call has another size. */
+ * order, across calls and groups. Concerns the two ranks only, except that a communicator's first
+ * call waits for all (see symcclStream_t). Outside a group a send may return once the data is on
+ * its way or wait until the peer receives it; a rank that sends and receives puts both in a group,
+ * which runs them side by side and cannot deadlock. A peer may be the rank itself (then both must
+ * be in one group). Return: symcclInvalidArgument for a peer that is no rank; symcclInvalidUsage
+ * when the peer's matching call has another size. */
 SYMCCL_API symcclResult_t symcclSend(const void *sendbuff, size_t count, symcclDataType_t datatype,
 	int peer, symcclComm_t comm, symcclStream_t stream);
 SYMCCL_API symcclResult_t symcclRecv(void *recvbuff, size_t count, symcclDataType_t datatype,

@@ -625,8 +625,7 @@ symcclResult_t symcclGroupSimulateEnd(symcclSimInfo_t *simInfo)
 		fail_quiet(e, "%s", group.bad.text);
 	else
 		e = estimate(tasks, n, &us);
-	if (n > 0)
-		tasks_free(tasks, n);
+	tasks_free(tasks, n);
 	if (e == symcclSuccess)
 		simInfo->estimatedTime = (float)us;
 	return e;

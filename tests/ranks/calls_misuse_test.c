@@ -230,6 +230,28 @@ Test(calls_misuse, a_group_with_a_refused_call)
 	run(2, no_comm);
 }
 
+/* Nothing is left to simulate, and nothing of what was queued is left behind (seen under ASan). */
+static int simulated_after_abort(int rank, int n, void *arg)
+{
+	symcclSimInfo_t sim = SYMCCL_SIM_INFO_INITIALIZER;
+	symcclComm_t c;
+
+	(void)arg;
+	RANK_TRY(join(rank, n, &c));
+	RANK_OK(symcclGroupStart());
+	for (int i = 0; i < 10; i++)
+		RANK_OK(symcclSend(&rank, 1, symcclInt32, 1 - rank, c, NULL));
+	RANK_OK(symcclCommAbort(c));
+	RANK_OK(symcclGroupSimulateEnd(&sim));
+	RANK_CHECK(sim.estimatedTime == 0, "%g", (double)sim.estimatedTime);
+	return 0;
+}
+
+Test(calls_misuse, simulated_after_abort)
+{
+	run(2, simulated_after_abort);
+}
+
 /* One rank splits before it can know of the other's revoke. */
 static int revoked(int rank, int n, void *arg)
 {
