@@ -196,8 +196,13 @@ static long behind_run(int before, int behind, int n, int slow)
  * the abort word. */
 static void *abort_later(void *arg)
 {
+	const struct dev_head *peer = (const struct dev_head *)(machine_base() + machine_stride());
+
 	(void)arg;
-	usleep(30000);
+	/* Not before the peer's kernel is over. */
+	while (__atomic_load_n(&peer->arrivals, __ATOMIC_RELAXED) >> DEV_EPOCH_SHIFT == 0)
+		usleep(1000);
+	usleep(10000);
 	__atomic_store_n(&abort_word, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
@@ -213,9 +218,11 @@ static long ends_run(int algo, uint32_t want)
 	for (int r = 0; r < 2; r++) {
 		struct cuda_args a = case_args(&c, r, NULL);
 
-		a.watch.timeout_ns = want == DEV_TIMED_OUT ? 50000000 : 0;
-		if (r == 1)
+		a.watch.timeout_ns = want == DEV_TIMED_OUT ? 500000000 : 0;
+		if (r == 1) {
 			a.count = 1024;
+			a.watch.timeout_ns = 60000000000;
+		}
 		machine_launch(r, name, &a, c.ctas, 32);
 	}
 	if (want == DEV_ABORTED)
