@@ -102,8 +102,7 @@ typedef struct symcclRequest *symcclRequest_t;
  * also while it captures; NULL is the default stream. Calls on one communicator run in the order in
  * which they are made, whatever streams they are put on. On the host backend: a stream of
  * symcclHostStreamCreate(), or NULL: the calling thread does the work, after what is in streams,
- * and the call returns when it is done. The first call on a communicator waits in any case until
- * all ranks have made theirs. */
+ * and the call returns when it is done. */
 typedef struct symcclStream *symcclStream_t;
 
 /* Names a communicator to be: the addresses of its rendezvous and a 128-bit secret. Opaque; send

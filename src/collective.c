@@ -8,27 +8,6 @@
 #include "log.h"
 #include "util.h"
 
-/* All ranks come here in the same order among their registrations, so either all post an empty set
- * or none does. */
-symcclResult_t comm_ready_begin(symcclComm_t comm)
-{
-	symcclResult_t e;
-
-	if (comm->ready || comm->readying != NULL)
-		return symcclSuccess;
-	TRY(comm_gate(comm));
-	/* One more set behind all that this rank has posted: when it is done, so are they. */
-	comm->readying = comm_set_new(0);
-	if (comm->readying == NULL)
-		return symcclSystemError;
-	e = comm_set_post(comm, comm->readying);
-	if (e != symcclSuccess) {
-		free(comm->readying);
-		comm->readying = NULL;
-	}
-	return e;
-}
-
 /* What planning needs: sizes and constants; the control blocks may still be missing. */
 static void team_fill(symcclComm_t comm, struct coll_team *t)
 {
@@ -47,17 +26,16 @@ static void team_fill(symcclComm_t comm, struct coll_team *t)
 		.crowd = h->crowd};
 }
 
-symcclResult_t comm_ready_finish(symcclComm_t comm)
+symcclResult_t comm_ready(symcclComm_t comm)
 {
 	const struct window *ctrl;
 	symcclResult_t e;
 
-	if (comm->ready)
+	if (__builtin_expect(comm->ready, 1))
 		return symcclSuccess;
-	e = comm_set_wait(comm, comm->readying);
-	free(comm->readying);
-	comm->readying = NULL;
-	TRY(e);
+	TRY(comm_gate(comm));
+	TRY(hub_status(comm->hub));
+	TRY(comm_set_wait(comm, comm->first));
 	team_fill(comm, &comm->team);
 	ctrl = comm->hub->sym.ctrl;
 	comm->team.ctrl = ctrl->base + ctrl->off[0];
@@ -80,14 +58,6 @@ void comm_quick_set(symcclComm_t comm)
 		    __atomic_load_n(&comm->gate, __ATOMIC_ACQUIRE) == GATE_OPEN;
 
 	__atomic_store_n(&comm->quick, quick, __ATOMIC_RELAXED);
-}
-
-symcclResult_t comm_ready(symcclComm_t comm)
-{
-	if (__builtin_expect(comm->ready, 1))
-		return symcclSuccess;
-	TRY(comm_ready_begin(comm));
-	return comm_ready_finish(comm);
 }
 
 /* Bytes of the send and the receive buffer; 0 of one that does not count on this rank. */

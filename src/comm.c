@@ -320,7 +320,7 @@ void comm_free(symcclComm_t c)
 	comm_windows_free(c);
 	free(c->parts);
 	free(c->redops);
-	free(c->readying);
+	free(c->first);
 	pthread_cond_destroy(&c->cond);
 	c->magic = 0;
 	free(c);

@@ -93,7 +93,7 @@ struct symcclComm {
 	/* On the host, of calls that name their peers: all of one kind take the same. */
 	struct coll_plan listed[symcclNumFuncs - symcclFuncAlltoAllv];
 	struct coll_call messages; /* sends and receives: only their list changes */
-	struct reg_set *readying;  /* between comm_ready_begin and comm_ready_finish */
+	struct reg_set *first;     /* empty, queued when all have joined: brings control blocks */
 	struct redop *redops;      /* pre-multiplied sums: op symcclNumOps + i */
 	int nredops;
 	struct exec *exec; /* made when a group needs it */
@@ -120,13 +120,12 @@ void comm_finalized(symcclComm_t comm);
 symcclResult_t comm_error(symcclComm_t comm, symcclResult_t code);
 /* Make sure that the control blocks are mapped and comm->team is filled. */
 symcclResult_t comm_ready(symcclComm_t comm);
-/* The same in two halves, for several ranks of one thread: begin posts, finish waits. */
-symcclResult_t comm_ready_begin(symcclComm_t comm);
-symcclResult_t comm_ready_finish(symcclComm_t comm);
 
 /* Make and run sets of registrations (comm_window.c). */
 struct reg_set *comm_set_new(int nreq);
 symcclResult_t comm_set_post(symcclComm_t comm, struct reg_set *set);
+/* Put it into the queue; the hub's lock is held. */
+void comm_set_queue(symcclComm_t comm, struct reg_set *set);
 int comm_set_done(symcclComm_t comm, struct reg_set *set);
 /* Block until done; the set's result, with its sentence. Does not free. */
 symcclResult_t comm_set_wait(symcclComm_t comm, struct reg_set *set);

@@ -29,27 +29,31 @@ struct reg_set *comm_set_new(int nreq)
 	return s;
 }
 
+void comm_set_queue(symcclComm_t comm, struct reg_set *set)
+{
+	double limit = params_get()->setup_timeout;
+
+	set->deadline = limit > 0 ? now_ns() + (uint64_t)(limit * 1e9) : 0;
+	*comm->queue_end = set;
+	comm->queue_end = &set->next;
+	comm->nqueued++;
+	comm->nposted++;
+	__atomic_store_n(
+		&comm->hub->board->rank[comm->rank].posted, comm->nposted, __ATOMIC_RELAXED);
+}
+
 symcclResult_t comm_set_post(symcclComm_t comm, struct reg_set *set)
 {
 	struct hub *h = comm->hub;
-	/* An empty one is the first call's wait for the others, who may have work before it. */
-	double limit = set->nreq > 0 ? params_get()->setup_timeout : params_get()->op_timeout;
 	symcclResult_t e = symcclSuccess;
 	struct failure why;
 
-	set->deadline = limit > 0 ? now_ns() + (uint64_t)(limit * 1e9) : 0;
 	pthread_mutex_lock(&h->lock);
 	why = h->why;
-	if (h->state == HUB_FAILED) {
+	if (h->state == HUB_FAILED)
 		e = why.code;
-	} else {
-		*comm->queue_end = set;
-		comm->queue_end = &set->next;
-		comm->nqueued++;
-		comm->nposted++;
-		__atomic_store_n(
-			&h->board->rank[comm->rank].posted, comm->nposted, __ATOMIC_RELAXED);
-	}
+	else
+		comm_set_queue(comm, set);
 	pthread_mutex_unlock(&h->lock);
 	if (e != symcclSuccess)
 		return fail_quiet(e, "%s", why.text);

@@ -396,15 +396,11 @@ static symcclResult_t run_member(struct member *m)
 }
 
 /* Calls on streams only launch, so one thread does them all, and in the group's order, which on a
- * stream that several communicators share must be the same on all ranks. But the first call of each
- * waits for the others of its process to be ready. */
+ * stream that several communicators share must be the same on all ranks. */
 static symcclResult_t run_launches(struct member *m, int n, char *text)
 {
 	symcclResult_t first = symcclSuccess;
 
-	for (int i = 0; i < n && first == symcclSuccess; i++)
-		if (m[i].ncalls > 0)
-			keep(&first, text, comm_ready_begin(m[i].comm));
 	for (int i = 0; i < n && first == symcclSuccess; i++)
 		if (m[i].ncalls > 0 && (m[i].comm->hub->gpu != NULL || m[i].nplain == 0)) {
 			keep(&first, text, run_member(&m[i]));

@@ -275,17 +275,22 @@ symcclResult_t hub_join(const symcclUniqueId *id, symcclComm_t comm, const struc
 	return e;
 }
 
-/* Lock held on entry and return. */
-static void hub_watch(struct hub *h, symcclComm_t comm, symcclResult_t (*watch)(void *), void *arg)
+/* Wait for cond, or look at what else may end it. Lock held on entry and return. */
+static void hub_watch(struct hub *h, symcclComm_t comm, pthread_cond_t *cond,
+	symcclResult_t (*watch)(void *), void *arg)
 {
 	struct timespec until;
 	symcclResult_t e;
 
+	if (watch == NULL) {
+		pthread_cond_wait(cond, &h->lock);
+		return;
+	}
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_nsec += WATCH_MS * 1000000;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
-	pthread_cond_clockwait(&h->cond, &h->lock, CLOCK_MONOTONIC, &until);
+	pthread_cond_clockwait(cond, &h->lock, CLOCK_MONOTONIC, &until);
 	pthread_mutex_unlock(&h->lock);
 	e = watch(arg);
 	if (e != symcclSuccess)
@@ -300,10 +305,9 @@ symcclResult_t hub_wait_ready(symcclComm_t comm, symcclResult_t (*watch)(void *a
 
 	pthread_mutex_lock(&h->lock);
 	while (h->state == HUB_JOINING)
-		if (watch != NULL)
-			hub_watch(h, comm, watch, arg);
-		else
-			pthread_cond_wait(&h->cond, &h->lock);
+		hub_watch(h, comm, &h->cond, watch, arg);
+	while (comm->nposted > 0 && !comm->first->done)
+		hub_watch(h, comm, &comm->cond, watch, arg);
 	/* A peer may have joined, and aborted, before this thread looks: then this rank has joined.
 	 */
 	if (h->state == HUB_FAILED && !h->stood)

@@ -78,6 +78,18 @@ static symcclResult_t seal_hub(struct hub *h)
 		h->nranks);
 }
 
+/* Each local rank's first set, an empty one: with it come the control blocks, while all ranks are
+ * in init, so that no call has to wait for ranks that it does not concern. */
+static symcclResult_t first_sets(struct hub *h)
+{
+	for (int i = 0; i < h->nlocal; i++) {
+		h->local[i]->first = comm_set_new(0);
+		if (h->local[i]->first == NULL)
+			return symcclSystemError;
+	}
+	return symcclSuccess;
+}
+
 static void open_hub(struct hub *h)
 {
 	uint64_t deadline = deadline_after(params_get()->setup_timeout);
@@ -92,6 +104,8 @@ static void open_hub(struct hub *h)
 			e = hub_agree(h, deadline_after(params_get()->setup_timeout));
 		if (e == symcclInProgress)
 			e = fail(symcclRemoteError, "rank %d gave up joining", h->local[0]->rank);
+		if (e == symcclSuccess)
+			e = first_sets(h);
 		if (e != symcclSuccess) {
 			failure_from(&why, e);
 			boot_abort(h->boot, &why);
@@ -100,6 +114,8 @@ static void open_hub(struct hub *h)
 	pthread_mutex_lock(&h->lock);
 	if (e == symcclSuccess && h->state == HUB_JOINING) {
 		h->stood = 1;
+		for (int i = 0; i < h->nlocal; i++)
+			comm_set_queue(h->local[i], h->local[i]->first);
 		__atomic_store_n(&h->state, HUB_READY, __ATOMIC_RELEASE);
 		pthread_cond_broadcast(&h->cond);
 	} else if (h->state == HUB_JOINING) {
@@ -140,11 +156,10 @@ static void timeout_text(struct hub *h, struct failure *why)
 	why->code = symcclTimeout;
 	why->rank = -1;
 	snprintf(why->text, sizeof(why->text),
-		"rank%s %s did not come to window registration %u (or to the first call) in time "
-		"(SYMCCL_SETUP_TIMEOUT is %g s, SYMCCL_OP_TIMEOUT %g s): "
+		"rank%s %s did not come to window registration %u in time "
+		"(SYMCCL_SETUP_TIMEOUT is %g s): "
 		"registering is collective, every rank must call it in the same order",
-		n > 1 ? "s" : "", late, most, params_get()->setup_timeout,
-		params_get()->op_timeout);
+		n > 1 ? "s" : "", late, most - 1, params_get()->setup_timeout);
 }
 
 /* How many sets every local rank has queued, whether any has one, and the earliest deadline. Lock

@@ -552,3 +552,31 @@ Test(comm, many_ranks)
 	run("many", MANY_PROCS, MANY_PROCS, 50, many, NULL);
 	run("many", MANY_PROCS, 4, 50, many, NULL);
 }
+
+/* ---- Whom a call concerns ----------------------------------------------------------------------
+ */
+
+/* The first call of a communicator, a message between two, does not wait for the third, which calls
+ * nothing at all. */
+static int two_of_three(int rank, int n, void *arg)
+{
+	uint64_t x = 7, y = 0;
+	symcclComm_t c;
+
+	(void)arg;
+	RANK_TRY(join(rank, n, &c));
+	if (rank == 0)
+		RANK_OK(symcclSend(&x, sizeof(x), symcclUint8, 1, c, NULL));
+	else if (rank == 1)
+		RANK_OK(symcclRecv(&y, sizeof(y), symcclUint8, 0, c, NULL));
+	RANK_CHECK(rank != 1 || y == 7, "received %llu", (unsigned long long)y);
+	RANK_BARRIER();
+	RANK_OK(symcclCommDestroy(c));
+	return 0;
+}
+
+Test(comm, first_call_of_two)
+{
+	run("two of three", 3, 3, 20, two_of_three, NULL);
+	run("two of three", 3, 1, 20, two_of_three, NULL);
+}

@@ -152,7 +152,7 @@ static int full(int rank, int n, void *arg)
 	symcclComm_t c;
 
 	RANK_TRY(join(rank, n, &c));
-	RANK_OK(symcclBarrier(c, NULL)); /* the first call waits for all */
+	RANK_OK(symcclBarrier(c, NULL));
 	ranks_expect_signal(1, SIGKILL);
 	RANK_BARRIER();
 	while (rank == 1) {
