@@ -292,7 +292,8 @@ SYMCCL_API symcclResult_t symcclGroupEnd(void);
 
 /* End the group without running any of it; the outermost one writes what the cost model expects of
  * its collectives into estimatedTime, in microseconds (calls that name their peers, registrations
- * and communicators count nothing). Filled with SYMCCL_SIM_INFO_INITIALIZER before. */
+ * and communicators count nothing). Filled with SYMCCL_SIM_INFO_INITIALIZER before: what is not is
+ * refused, and leaves the group open. */
 #define SYMCCL_SIM_INFO_MAGIC 0x74685283u
 typedef struct {
 	size_t size;
