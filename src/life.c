@@ -149,6 +149,18 @@ static int meet_look(struct life *l, int i)
 	return -1;
 }
 
+/* What was healthy has failed meanwhile, and ranks that have noticed go no further. A revoke is
+ * what splits and shrinks are made after: ranks may meet before they know. */
+static symcclResult_t parent_failed(const struct life *l)
+{
+	const struct hub *h = l->comm->hub;
+
+	if (!l->healthy || ((l->kind == LIFE_SPLIT || l->kind == LIFE_SHRINK) &&
+				   __atomic_load_n(&h->board->revoked, __ATOMIC_ACQUIRE)))
+		return symcclSuccess;
+	return hub_status(l->comm->hub);
+}
+
 /* Anything but ranks that end the wait. */
 static symcclResult_t meet_broken(struct life *l, int rank)
 {
@@ -157,10 +169,7 @@ static symcclResult_t meet_broken(struct life *l, int rank)
 	if (__atomic_load_n(&c->aborting, __ATOMIC_ACQUIRE))
 		return fail(symcclRemoteError, "rank %d called symcclCommAbort during %s", c->rank,
 			life_name(l->kind));
-	/* A revoke is what splits and shrinks are made after: ranks may meet before they know. */
-	if (l->healthy && !((l->kind == LIFE_SPLIT || l->kind == LIFE_SHRINK) &&
-				  __atomic_load_n(&c->hub->board->revoked, __ATOMIC_ACQUIRE)))
-		TRY(hub_status(c->hub));
+	TRY(parent_failed(l));
 	if (now_ns() >= l->deadline)
 		return fail(symcclTimeout,
 			"rank %d did not come to %s within %g s (SYMCCL_SETUP_TIMEOUT): all ranks "
@@ -353,7 +362,8 @@ static symcclResult_t shrink_join(struct life *l)
 	return join_new(l);
 }
 
-/* A member that has died will not come to the rendezvous, which does not know of it. */
+/* A member that has died will not come to the rendezvous, which does not know of it; nor will one
+ * that has seen another rank's death before it had heard from all. */
 static symcclResult_t join_watch(void *arg)
 {
 	struct life *l = arg;
@@ -366,7 +376,7 @@ static symcclResult_t join_watch(void *arg)
 		if (board_look(h->board, l->members[i]) == BOARD_DEAD)
 			return fail(symcclRemoteError, "rank %d (pid %d) died during %s",
 				l->members[i], pid_of(h, l->members[i]), life_name(l->kind));
-	return symcclSuccess;
+	return parent_failed(l);
 }
 
 static symcclResult_t wait_new(struct life *l)
