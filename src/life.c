@@ -125,6 +125,18 @@ static int meet_hear(struct life *l, int i)
 	return got;
 }
 
+/* What was healthy has failed meanwhile, and ranks that have noticed go no further. A revoke is
+ * what splits and shrinks are made after: ranks may meet before they know. */
+static symcclResult_t parent_failed(const struct life *l)
+{
+	const struct hub *h = l->comm->hub;
+
+	if (!l->healthy || ((l->kind == LIFE_SPLIT || l->kind == LIFE_SHRINK) &&
+				   __atomic_load_n(&h->board->revoked, __ATOMIC_ACQUIRE)))
+		return symcclSuccess;
+	return hub_status(l->comm->hub);
+}
+
 /* Can the rank still come? What it wrote last counts, so it is read after the look. */
 static int meet_look(struct life *l, int i)
 {
@@ -137,28 +149,22 @@ static int meet_look(struct life *l, int i)
 	got = meet_hear(l, i);
 	if (got != 0)
 		return got;
+	/* Who has left may have seen another one die: that is the reason then. */
+	for (int k = 0; k < life_count(l) && life != BOARD_DEAD; k++)
+		if (board_look(h->board, rank_at(l, k)) == BOARD_DEAD) {
+			rank = rank_at(l, k);
+			life = BOARD_DEAD;
+		}
 	if (life == BOARD_DEAD)
 		l->result.code =
 			fail(symcclRemoteError, "rank %d (pid %d) died before it came to %s", rank,
 				pid_of(h, rank), life_name(l->kind));
-	else
+	else if ((l->result.code = parent_failed(l)) == symcclSuccess)
 		l->result.code = fail(symcclInvalidUsage,
 			"rank %d has left the communicator and will not come to %s", rank,
 			life_name(l->kind));
 	l->result.rank = rank;
 	return -1;
-}
-
-/* What was healthy has failed meanwhile, and ranks that have noticed go no further. A revoke is
- * what splits and shrinks are made after: ranks may meet before they know. */
-static symcclResult_t parent_failed(const struct life *l)
-{
-	const struct hub *h = l->comm->hub;
-
-	if (!l->healthy || ((l->kind == LIFE_SPLIT || l->kind == LIFE_SHRINK) &&
-				   __atomic_load_n(&h->board->revoked, __ATOMIC_ACQUIRE)))
-		return symcclSuccess;
-	return hub_status(l->comm->hub);
 }
 
 /* Anything but ranks that end the wait. */
